@@ -10,36 +10,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// A gather is this process's part of the work. Everything in it happens on one goroutine, the one that calls Trigger.
+// A gather holds the state of this process's work. All of its methods and callbacks run on the goroutine that calls
+// Trigger.
 type gather struct {
 	ctx   context.Context
 	hctx  *hg.Context
 	fetch hg.ID // fetches a peer's part
-	tell  hg.ID // tells a peer which process is lost
+	tell  hg.ID // reports the lost process to a peer
 	rank  int
 	stage stage
 	parts []string
 	peers []peer
-	lost  int // the rank of a process that somebody has lost; -1: none
+	lost  int // rank of a process that any process has lost; -1: none
 	why   error
 }
 
-// A stage is how far a process has come. A process leaves when all others are parting: then none needs its answer.
+// A stage is how far a process has progressed. A process leaves when all others are parting, since none of them needs
+// its answer then.
 type stage int
 
 const (
 	fetching stage = iota
 	waiting        // has all parts
-	parting        // knows that all others have all parts, too
+	parting        // knows that all others have all parts
 )
 
 // A peer is another process.
 type peer struct {
-	fetch, tell *hg.Handle // nil for ourselves
+	fetch, tell *hg.Handle // nil for this process
 	stage       stage
 }
 
-// An answer is what a process says when its part is fetched.
+// An answer is a process's response when its part is fetched.
 type answer struct {
 	Part  string
 	Stage stage
@@ -67,7 +69,7 @@ func (g *gather) register(class *hg.Class) (err error) {
 
 func partOf(rank int) string { return fmt.Sprint("part", rank) }
 
-// connect makes handles for all others.
+// connect creates handles for all other processes.
 func (g *gather) connect(world *rendezvous.World) error {
 	g.parts, g.peers = make([]string, len(world.Members)), make([]peer, len(world.Members))
 	for rank, member := range world.Members {
@@ -99,7 +101,7 @@ func (g *gather) close() {
 	}
 }
 
-// work fetches parts for as long as it has to, and returns when nobody needs this process any more.
+// work fetches parts until this process has all of them, and returns when no other process needs this one anymore.
 func (g *gather) work(atLeast time.Duration) error {
 	end := time.Now().Add(atLeast)
 	for g.stage != parting || !g.all(parting) {
@@ -116,7 +118,8 @@ func (g *gather) work(atLeast time.Duration) error {
 	return nil
 }
 
-// round fetches the parts of all others that may still be there, and waits a moment. Its error names who is lost.
+// round fetches the parts of all others that may still be running, and then pauses briefly. Its error names the lost
+// process.
 func (g *gather) round() error {
 	calls := 0
 	for rank := range g.peers {
@@ -156,7 +159,7 @@ func (g *gather) fetched(rank int, h *hg.Handle, err error) {
 	case err == nil:
 		g.parts[rank], p.stage = a.Part, a.Stage
 	case g.stage == parting:
-		p.stage = parting // it has left: it was through before us
+		p.stage = parting // it has left, so it completed before this process
 	default:
 		g.lose(rank, err)
 	}
@@ -168,7 +171,8 @@ func (g *gather) lose(rank int, why error) {
 	}
 }
 
-// tellAll tells the others which process is lost. This one ends afterwards, and they must not take it for the lost one.
+// tellAll reports the lost process to the others. This process exits afterward, and the others must not mistake it for
+// the lost one.
 func (g *gather) tellAll() error {
 	calls := 0
 	for rank := range g.peers {
@@ -183,7 +187,7 @@ func (g *gather) tellAll() error {
 	return g.until(func() bool { return calls == 0 })
 }
 
-// all reports whether all others are at least at a stage.
+// all reports whether all others have reached at least the given stage.
 func (g *gather) all(at stage) bool {
 	for _, p := range g.peers {
 		if p.fetch != nil && p.stage < at {
@@ -193,7 +197,7 @@ func (g *gather) all(at stage) bool {
 	return true
 }
 
-// until moves bytes and runs callbacks and handlers.
+// until moves bytes and runs callbacks and handlers until done returns true.
 func (g *gather) until(done func() bool) error {
 	for !done() {
 		if err := g.ctx.Err(); err != nil {

@@ -14,21 +14,22 @@ import (
 	"time"
 )
 
-// An authority signs certificates, as your own public key infrastructure does (step-ca, Vault, cert-manager, SPIRE).
+// An authority signs certificates, in place of your own public key infrastructure (step-ca, Vault, cert-manager,
+// SPIRE).
 type authority struct {
 	dir  string
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// newAuthority makes an authority, and writes ca.pem into dir.
+// newAuthority creates an authority and writes ca.pem into dir.
 func newAuthority(dir string) authority {
 	a := authority{dir: dir}
 	a.cert, a.key = a.issue("ca", true)
 	return a
 }
 
-// issue writes name.pem and name-key.pem for this machine.
+// issue creates a certificate for this machine and writes it to name.pem and its key to name-key.pem.
 func (a authority) issue(name string, isCA bool) (*x509.Certificate, *ecdsa.PrivateKey) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	check(err)
@@ -47,7 +48,7 @@ func (a authority) issue(name string, isCA bool) (*x509.Certificate, *ecdsa.Priv
 	if !isCA {
 		c.KeyUsage = x509.KeyUsageDigitalSignature
 		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} // what clients of a server dial
+		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} // address that clients of a server dial
 		parent, signer = a.cert, a.key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)

@@ -1,4 +1,5 @@
-// Command blob keeps files on servers. Several servers of one directory stand in for one another.
+// Command blob stores files on servers. If one directory is served by several servers, each can
+// replace the others.
 package main
 
 import (
@@ -19,7 +20,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Blob is the input of Put and Get: Body is a Source or a Sink.
+// Blob is the input of Put and Get. Body is a Source or a Sink.
 type Blob[Body any] struct {
 	Key  string
 	Body Body
@@ -32,7 +33,7 @@ var (
 	Delete = qs.Define[string, struct{}]("blob/delete")
 )
 
-// handle has node serve the files of a directory. No key leads out of it.
+// handle makes node serve the files of a directory. Keys cannot refer to files outside it.
 func handle(node *qs.Node, dir *os.Root) {
 	Put.Handle(node, func(ctx context.Context, in Blob[qs.Source]) (n int64, err error) {
 		part := ".part-" + rand.Text()
@@ -42,7 +43,7 @@ func handle(node *qs.Node, dir *os.Root) {
 		}
 		defer dir.Remove(part) // unless it is complete
 		defer f.Close()
-		if n, err = io.Copy(f, in.Body.Reader(ctx)); err == nil { // the server pulls when it has room
+		if n, err = io.Copy(f, in.Body.Reader(ctx)); err == nil { // the server pulls data as it has room
 			err = dir.Rename(part, in.Key)
 		}
 		return n, err
@@ -53,7 +54,7 @@ func handle(node *qs.Node, dir *os.Root) {
 			return 0, coded(err)
 		}
 		defer f.Close()
-		if in.Body.Len() == 0 { // the caller wants to know the size
+		if in.Body.Len() == 0 { // the caller only requests the size
 			return f.Seek(0, io.SeekEnd)
 		}
 		return in.Body.SendFile(ctx, f) // pushed from the page cache
@@ -62,7 +63,7 @@ func handle(node *qs.Node, dir *os.Root) {
 	Delete.Handle(node, func(_ context.Context, key string) (struct{}, error) { return struct{}{}, coded(dir.Remove(key)) })
 }
 
-// coded says ErrNotFound for a file that is not there.
+// coded returns an error with code ErrNotFound for a file that does not exist.
 func coded(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return qs.Errorf(qs.ErrNotFound, "%w", err)
@@ -70,7 +71,7 @@ func coded(err error) error {
 	return err
 }
 
-// call runs one command of usage.
+// call runs one of the commands listed in usage.
 func call(ctx context.Context, store qs.Peer, command, key, file string) (out string, err error) {
 	f, size := (*os.File)(nil), int64(0)
 	switch command {
@@ -112,15 +113,15 @@ func main() {
 		node := must(qs.Open(args[1], cfg))
 		handle(node, must(os.OpenRoot(args[2])))
 		fmt.Println(node.Addr())
-		must(0, node.Serve(ctx)) // SIGTERM: refuses new calls, and lets those that run end
+		must(0, node.Serve(ctx)) // on SIGTERM it rejects new calls and lets running ones complete
 		return
 	}
 	addrs := strings.Split(args[len(args)-1], ",")
 	scheme, _, _ := strings.Cut(addrs[0], "://")
 	node := must(qs.Open(scheme+"://", cfg))
 	defer node.Close()
-	store := must(node.Peer(ctx, addrs...))              // when one address fails the next is tried
-	ctx, cancel := context.WithTimeout(ctx, time.Minute) // travels with each call
+	store := must(node.Peer(ctx, addrs...))              // if one address fails, the next is tried
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // sent with each call
 	defer cancel()
 	fmt.Print(must(call(ctx, store, args[0], args[1], args[len(args)-2])))
 }

@@ -1,5 +1,5 @@
-// Command bulk hands a target two bulk handles inside one call: a text, which the target pulls, and room for the result,
-// which it pushes back.
+// Command bulk passes two bulk handles to a target in one call: a text, which the target pulls, and memory for the
+// result, which it pushes back.
 //
 //	origin                                             target
 //	Create(text, ReadOnly), Create(room, WriteOnly)
@@ -28,7 +28,7 @@ import (
 // A Job is the input of the call.
 type Job struct{ Text, Room *bulk.Handle }
 
-// maxText bounds the memory for one request.
+// maxText limits the memory for one request.
 const maxText = 16 << 20
 
 func main() { run(os.Stdout) }
@@ -55,28 +55,28 @@ func run(out io.Writer) {
 	defer h.Close()
 	done := request.NewClass(origin).Create(h.Cancel)
 	check(h.Forward(Job{text, room}, func(_ *hg.Handle, err error) { done.Complete(err) }))
-	check(done.WaitContext(ctx)) // the target's pull and push are served meanwhile
-	check(text.CloseWait(ctx))   // from here on no peer can touch the memory
+	check(done.WaitContext(ctx)) // the target's pull and push are served in the meantime
+	check(text.CloseWait(ctx))   // from here on no peer can access the memory
 	check(room.CloseWait(ctx))
 	fmt.Fprintf(out, "%d bytes: %s ...\n", len(result), result[:29])
 	fmt.Fprintln(out, "all of them right:", bytes.Equal(result, bytes.ToUpper(data)))
 }
 
-// open returns a context of a new class that serves, or calls, the one RPC of this program.
+// open returns a context of a new class that serves or calls this program's only RPC.
 func open(addr string, handler hg.Handler) *hg.Context {
 	class := must(hg.Open(addr, hg.Config{}))
 	must(class.Register("upper", handler))
 	return must(class.NewContext())
 }
 
-// upper pulls the text, and pushes it back when the callback of the pull has made it upper case. It blocks nowhere: it
-// detaches the request, and the callbacks answer.
+// upper pulls the text. The callback of the pull converts the text to upper case and pushes it back. upper never
+// blocks: it detaches the request, and the callbacks answer it.
 func upper(h hg.Request) error {
 	var job Job
 	if err := h.Input(&job); err != nil {
 		return err
 	}
-	if job.Text == nil || job.Room == nil || job.Text.Len() > maxText { // the peer's word: bound it
+	if job.Text == nil || job.Room == nil || job.Text.Len() > maxText { // the peer chooses the size, so limit it
 		return fmt.Errorf("no text, no room, or more than %d bytes", maxText)
 	}
 	buf := make([]byte, job.Text.Len())
@@ -102,7 +102,7 @@ func upper(h hg.Request) error {
 			answer(err)
 		}
 	}
-	if err := h.Detach(); err != nil { // the request is answered when the handler has returned
+	if err := h.Detach(); err != nil { // the request is answered after the handler has returned
 		return err
 	}
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: h.Peer(), Remote: job.Text, Local: local, Size: local.Len()}

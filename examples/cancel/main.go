@@ -1,4 +1,5 @@
-// Command cancel forwards a call that nobody answers, cancels it, and forwards the same handle again.
+// Command cancel forwards a call that is not answered, cancels it, and forwards the same handle
+// again.
 //
 //	origin                                      target
 //	Forward("wait") ─────────────────────────►  keeps the handle, does not answer
@@ -50,8 +51,8 @@ func run(out io.Writer) {
 	check(h.Forward("wait", callback))
 	fmt.Fprintln(out, "answered in 200ms:", r.Wait(200*time.Millisecond))
 
-	h.Cancel()      // returns at once, and sends nothing that it waits for
-	hctx.Trigger(0) // runs the callback, with no Progress in between
+	h.Cancel()      // returns at once and does not wait for the target
+	hctx.Trigger(0) // runs the callback, without calling Progress first
 	fmt.Fprintln(out, "callback has run:", r.Completed(), "- canceled:", errors.Is(r.Err(), context.Canceled))
 	fmt.Fprintln(out, "the error:", r.Err())
 
@@ -64,7 +65,8 @@ func run(out io.Writer) {
 	fmt.Fprintf(out, "forwarded again: %s - late answers dropped: %d, connections lost: %d\n", answer, stats.LateDropped, stats.PeersLost)
 }
 
-// slowHandler keeps a request until one comes that wants an answer, and then answers both.
+// slowHandler returns a handler that keeps a request until one arrives that requires an answer, and
+// then answers both.
 func slowHandler() hg.Handler {
 	var kept hg.Request
 	return func(h hg.Request) error {
@@ -76,7 +78,7 @@ func slowHandler() hg.Handler {
 			kept = h
 			return h.Detach()
 		}
-		_ = kept.Respond("too late", nil) // nobody listens any more; that is no error here
+		_ = kept.Respond("too late", nil) // the origin has given up; this is not an error here
 		return h.Respond("here you are", nil)
 	}
 }

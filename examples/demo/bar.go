@@ -7,12 +7,13 @@ import (
 	"strings"
 )
 
-// A bar shows how far a transfer is: on a terminal one line that grows, elsewhere a line for every tenth.
+// A bar displays the progress of a transfer: on a terminal as one line that grows, otherwise as one
+// line for every tenth.
 type bar struct {
 	out      io.Writer
 	terminal bool
 	total    int64
-	shown    int64 // per cent
+	shown    int64 // in percent
 }
 
 func newBar(out *os.File, total int64) *bar {
@@ -21,7 +22,7 @@ func newBar(out *os.File, total int64) *bar {
 	return &bar{out: out, terminal: terminal, total: total}
 }
 
-// show draws n bytes of the total; the last call has them all.
+// show displays n bytes of the total. The last call passes the full size.
 func (b *bar) show(n int64) {
 	percent := int64(100)
 	if n < b.total {

@@ -8,11 +8,11 @@ import (
 
 const (
 	calls    = 1000
-	inFlight = 16 // handles
+	inFlight = 16 // number of handles
 )
 
-// calls squares the numbers from 1 to 1000 at the target, with 16 handles in flight. Each callback forwards its handle
-// again with the next number: nobody waits for a single call.
+// calls has the target square the numbers from 1 to 1000, with 16 handles in flight. Each callback forwards its handle
+// again with the next number, so there is no wait for individual calls.
 func (o *origin) calls() (string, error) {
 	o.say("calls: the target squares the numbers from 1 to %d, %d at a time", calls, inFlight)
 	var (

@@ -9,10 +9,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// patience is how long the origin waits before it gives the call up.
+// patience is how long the origin waits before it cancels the call.
 const patience = 500 * time.Millisecond
 
-// cancel waits in vain, cancels, and forwards the same handle again.
+// cancel forwards a call that is not answered, cancels it after patience, and forwards the same
+// handle again.
 func (o *origin) cancel() (string, error) {
 	o.say("cancel: a call that the target keeps and does not answer")
 	h, err := o.hctx.Create(o.target, o.hold)
@@ -31,13 +32,13 @@ func (o *origin) cancel() (string, error) {
 	if done.Wait(patience) {
 		return "", fmt.Errorf("the call ended, it should not: %v", done.Err())
 	}
-	if err := o.holding.WaitContext(o.ctx); err != nil { // it came long ago, unless this machine is very busy
+	if err := o.holding.WaitContext(o.ctx); err != nil { // it arrived long ago, unless this machine is very busy
 		return "", err
 	}
 	o.say("       no answer in %v, although the target has the request", patience)
 
 	h.Cancel()
-	o.hctx.Trigger(0) // no Progress in between: nothing was sent, nothing need arrive
+	o.hctx.Trigger(0) // no call to Progress in between: nothing has to be sent or received
 	if !done.Completed() {
 		return "", errors.New("the callback did not run in Cancel and Trigger")
 	}

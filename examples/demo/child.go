@@ -11,20 +11,20 @@ import (
 	"sync"
 )
 
-// ready begins the line by which the target tells where it listens.
+// ready begins the line in which the target reports its address.
 const ready = "listening at "
 
-// A child is the target process. It ends when the pipe to its stdin closes, so it cannot outlive this process, whatever
-// becomes of that.
+// A child is the target process. It exits when the pipe to its stdin is closed, so it cannot outlive this process, even
+// if this process crashes.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	addr  string
-	opens string    // what opens a class that reaches it
+	opens string    // address for opening a class that can reach it
 	once  sync.Once // for kill
 }
 
-// startChild starts this program again as the target and waits until it listens. The end of ctx kills it.
+// startChild starts this program again as the target and waits until it listens. The target is killed when ctx is done.
 func startChild(ctx context.Context, transport string) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -58,7 +58,7 @@ func startChild(ctx context.Context, transport string) (*child, error) {
 
 func (c *child) pid() int { return c.cmd.Process.Pid }
 
-// kill ends the process at once, without a chance to say goodbye, and reaps it.
+// kill terminates the process at once, without an orderly shutdown, and waits for it.
 func (c *child) kill() {
 	c.once.Do(func() {
 		_ = c.cmd.Process.Kill()

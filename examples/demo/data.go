@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// defaultSize is what the program offers at least when it is given no file.
+// defaultSize is the minimum amount of data to offer if no file is specified.
 const defaultSize = 64 << 20
 
-// load reads the file, or this program, repeated.
+// load reads the file or, if there is none, returns this program's binary, repeated.
 func load(file string) ([]byte, error) {
 	if file != "" {
 		return os.ReadFile(file)
@@ -22,7 +22,7 @@ func load(file string) ([]byte, error) {
 	return repeat(data, defaultSize), err
 }
 
-// repeat returns data as often as it takes to have atLeast bytes.
+// repeat returns data repeated until it has at least atLeast bytes.
 func repeat(data []byte, atLeast int) []byte {
 	switch {
 	case len(data) >= atLeast:
@@ -33,7 +33,7 @@ func repeat(data []byte, atLeast int) []byte {
 	return bytes.Repeat(data, (atLeast+len(data)-1)/len(data))
 }
 
-// size writes a number of bytes for people.
+// size formats a number of bytes for users.
 func size(n int) string {
 	switch {
 	case n >= 1<<30:

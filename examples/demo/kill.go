@@ -8,7 +8,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// kill ends the target while it has a request.
+// kill kills the target while it holds a request.
 func (o *origin) kill() (string, error) {
 	o.say("kill: the target dies while it has a request")
 	h, err := o.hctx.Create(o.target, o.hold)

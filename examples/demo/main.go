@@ -1,9 +1,9 @@
-// Command demo shows Quicksilver at work between two processes, in one command:
+// Command demo shows Quicksilver working between two processes, in one command:
 //
 //	go run ./examples/demo [-transport udp|sm|auto] [file]
 //
-// It starts itself again as the target, goes through the steps below as the origin, and ends with a table of them. The
-// file is what the target pulls; without one it is the program's own binary, repeated to at least 64 MiB.
+// It starts itself again as the target, performs the steps below as the origin, and finally prints a table of them. The
+// target pulls the file. The default is the program's own binary, repeated to at least 64 MiB.
 //
 //	origin (this process)                         target (the same program again)
 //	calls      16 handles, callbacks ◄────────►   squares numbers
@@ -16,7 +16,7 @@
 //	kill       Forward ───────────────────────►   keeps the handle … killed
 //	           peer lost: callback and OnFault
 //
-// The exit code is 0 only if every step did what it should.
+// The exit code is 0 only if every step succeeded.
 package main
 
 import (
@@ -30,17 +30,18 @@ import (
 )
 
 const (
-	// limit bounds the whole program. Every wait ends then.
+	// limit is the time limit of the whole program, after which every wait ends.
 	limit = 60 * time.Second
-	// hardLimit is for one that does not: that is a bug, and the stacks are printed.
+	// hardLimit is the time after which a wait that did not end, which is a bug, terminates the program and prints all
+	// stacks.
 	hardLimit = limit + 5*time.Second
-	// targetEnv tells the program that it is the target, and of which transport.
+	// targetEnv is the environment variable that makes the program run as the target. Its value is the transport.
 	targetEnv = "QUICKSILVER_DEMO_TARGET"
 )
 
 func main() { os.Exit(start()) }
 
-// start is main, but returns.
+// start implements main and returns the exit code.
 func start() int {
 	if os.Getenv(targetEnv) != "" {
 		return report("demo target", runTarget(os.Getenv(targetEnv)))
@@ -63,7 +64,7 @@ func start() int {
 	return report("demo", run(ctx, *transport, flag.Arg(0)))
 }
 
-// bark ends the program from outside. The target goes too: its stdin closes.
+// bark prints all stacks and terminates the program. The target exits as well, because its stdin is closed.
 func bark() {
 	fmt.Fprintf(os.Stderr, "demo: nothing has stopped it for %v; this is what it does:\n", hardLimit)
 	_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
@@ -78,7 +79,7 @@ func report(who string, err error) int {
 	return 1
 }
 
-// run starts the target, goes through the steps, and leaves no process behind.
+// run starts the target and performs the steps. It leaves no process behind.
 func run(ctx context.Context, transport, file string) error {
 	data, err := load(file)
 	if err != nil {
@@ -113,7 +114,7 @@ func run(ctx context.Context, transport, file string) error {
 		begun := time.Now()
 		result, err := s.run()
 		if ctx.Err() != nil {
-			err = context.Cause(ctx) // what followed from it does not matter
+			err = context.Cause(ctx) // errors that resulted from it are not relevant
 		}
 		if err != nil {
 			return fmt.Errorf("step %q went wrong after %v: %w", s.name, time.Since(begun).Round(time.Millisecond), err)

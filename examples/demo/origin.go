@@ -10,10 +10,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/request"
 )
 
-// An origin goes through the steps. Only the goroutine that does so calls Trigger, inside its waits: callbacks run one
-// at a time and need no lock.
+// An origin performs the steps. Only the goroutine that does so calls Trigger, while it waits. Callbacks therefore run
+// one at a time and need no lock.
 type origin struct {
-	ctx    context.Context // bounds every wait
+	ctx    context.Context // limits every wait
 	child  *child
 	data   []byte
 	out    io.Writer
@@ -27,10 +27,10 @@ type origin struct {
 
 	onMoved func(moved int64)
 	onFault func(peer hg.Addr)
-	holding *request.Request // completed when the target keeps a request
+	holding *request.Request // completes when the target holds a request
 }
 
-// newOrigin opens a class that does not listen: the target reaches it over the connection that it makes.
+// newOrigin opens a class that does not listen. The target reaches it over the connection that the origin establishes.
 func newOrigin(ctx context.Context, child *child, data []byte, out io.Writer) (*origin, error) {
 	class, err := hg.Open(child.opens, hg.Config{})
 	if err != nil {
@@ -77,7 +77,7 @@ func (o *origin) register() error {
 
 func (o *origin) say(format string, args ...any) { fmt.Fprintf(o.out, format+"\n", args...) }
 
-// end closes everything and finds nothing left.
+// end closes everything and verifies that nothing is left.
 func (o *origin) end() (string, error) {
 	if err := o.class.Shutdown(o.ctx); err != nil {
 		return "", err

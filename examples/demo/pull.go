@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	stopData  = 32 << 20  // what the step "stop" offers at least
-	stopChunk = 256 << 10 // the pieces in which it is pulled, one at a time
+	stopData  = 32 << 20  // minimum amount of data for the step "stop"
+	stopChunk = 256 << 10 // size of the pieces in which it is pulled, one at a time
 )
 
-// pull exposes the data inside a call; the target pulls it and sends its checksum.
+// pull makes data accessible during a call. The target pulls the data and returns its checksum.
 func (o *origin) pull() (string, error) {
 	o.say("pull: the target pulls %s of this process's memory", size(len(o.data)))
 	bar := newBar(os.Stdout, int64(len(o.data)))
@@ -35,7 +35,8 @@ func (o *origin) pull() (string, error) {
 	return fmt.Sprintf("%s pulled by the target, SHA-256 equal at both ends", size(len(o.data))), nil
 }
 
-// stopPull lets the target cancel its pull in the middle. The next call shows that the connection is well.
+// stopPull makes the target cancel its pull halfway. The next call shows that the connection still
+// works.
 func (o *origin) stopPull() (string, error) {
 	data := repeat(o.data, stopData)
 	o.say("stop: the target pulls %s, but changes its mind", size(len(data)))
@@ -50,13 +51,13 @@ func (o *origin) stopPull() (string, error) {
 	return fmt.Sprintf("pull canceled by the target after %s of %s", size(int(out.Moved)), size(len(data))), nil
 }
 
-// callPull makes data readable for the target for the time of one call.
+// callPull makes data readable for the target for the duration of one call.
 func (o *origin) callPull(data []byte, stopAt int64) (out pullOutput, err error) {
 	exposed, err := bulk.Create(o.hctx, bulk.Options{Access: bulk.ReadOnly}, data)
 	if err != nil {
 		return out, err
 	}
-	defer func() { // from then on no peer can touch data
+	defer func() { // afterward no peer can access data
 		err = errors.Join(err, exposed.CloseWait(o.ctx))
 	}()
 	h, err := o.hctx.Create(o.target, o.pullID)

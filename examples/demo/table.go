@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A table is what the program ends with: the steps, what happened, how long each took.
+// A table holds the final output of the program: the steps, their results and durations.
 type table struct{ rows []row }
 
 type row struct {

@@ -15,10 +15,10 @@ import (
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 )
 
-// maxPull bounds what the target allocates on the word of an origin.
+// maxPull limits the memory that the target allocates at an origin's request.
 const maxPull = 8 << 30
 
-// A target is what the child process is.
+// A target is the state of the child process.
 type target struct {
 	hctx    *hg.Context
 	moved   hg.ID
@@ -28,12 +28,12 @@ type target struct {
 	kept []hg.Request
 }
 
-// runTarget listens at a free port of the loopback, prints it, and serves until stdin closes.
+// runTarget listens on a free loopback port, prints its address, and serves until stdin is closed.
 func runTarget(transport string) error {
 	at := transport + "://127.0.0.1:0"
 	switch transport {
 	case "sm":
-		at = "sm://*" // a name that no other process has
+		at = "sm://*" // unique name
 	case "auto":
 		at = "tcp://127.0.0.1:0,sm://"
 	}
@@ -52,10 +52,10 @@ func runTarget(transport string) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		_ = class.Close()
-		time.AfterFunc(5*time.Second, func() { os.Exit(1) }) // nobody is left who could ask
+		time.AfterFunc(5*time.Second, func() { os.Exit(1) }) // exit even if the shutdown hangs, because no other process is left to stop this one
 	}()
 	var serving sync.WaitGroup
-	for range 2 { // a handler that takes long holds up only one of the two
+	for range 2 { // a slow handler delays only one of the two goroutines
 		serving.Go(t.serve)
 	}
 	serving.Wait()
@@ -72,7 +72,7 @@ func (t *target) register(class *hg.Class) error {
 	return errors.Join(errs[:]...)
 }
 
-// serve moves bytes and runs handlers until the class is closed and drained.
+// serve moves bytes and runs handlers until the class is closed and all its callbacks have run.
 func (t *target) serve() {
 	for t.hctx.Progress(-1) == nil {
 		t.hctx.Trigger(0)
@@ -87,7 +87,8 @@ func square(h hg.Request) error {
 	return h.Respond(n*n, nil)
 }
 
-// hold keeps a request until one comes that wants an answer, and answers them all then, the oldest first.
+// hold keeps a request until one arrives that requires an answer, and then answers all of them,
+// oldest first.
 func (t *target) hold(h hg.Request) error {
 	var answer bool
 	if err := h.Input(&answer); err != nil {
@@ -96,20 +97,20 @@ func (t *target) hold(h hg.Request) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !answer {
-		if err := h.Detach(); err != nil { // or else the end of this handler would be an answer
+		if err := h.Detach(); err != nil { // otherwise returning from this handler would answer the request
 			return err
 		}
 		t.kept = append(t.kept, h)
 		return t.tellHolding(h.Peer())
 	}
 	for _, old := range t.kept {
-		_ = old.Respond("too late", nil) // its origin has given up: that is no error here
+		_ = old.Respond("too late", nil) // its origin has given up; this is not an error here
 	}
 	t.kept = nil
 	return h.Respond("here I am", nil)
 }
 
-// tellHolding calls the origin back, over the session that its request came on.
+// tellHolding calls back the origin, over the session on which its request arrived.
 func (t *target) tellHolding(origin hg.Addr) error {
 	h, err := t.hctx.Create(origin, t.holding)
 	if err != nil {
@@ -119,16 +120,16 @@ func (t *target) tellHolding(origin hg.Addr) error {
 	return h.Forward(nil, nil)
 }
 
-// A pulling is one pull for an origin. It is driven by callbacks: no goroutine waits for it.
+// A pulling is one pull for an origin. It is driven by callbacks; no goroutine waits for it.
 type pulling struct {
-	h      hg.Request // the request
+	h      hg.Request // request to answer
 	in     pullInput
 	buf    []byte
 	local  *bulk.Handle
-	report *hg.Handle // tells the origin how far the pull is
+	report *hg.Handle // reports the progress of the pull to the origin
 }
 
-// pull starts to pull the origin's memory and returns; the callbacks below answer.
+// pull begins to pull the origin's memory and returns. The callbacks below answer the request.
 func (t *target) pull(h hg.Request) error {
 	p := &pulling{h: h}
 	if err := h.Input(&p.in); err != nil {
@@ -168,7 +169,8 @@ func (p *pulling) progress(op *bulk.Op, moved int64) {
 		op.Cancel()
 		return
 	}
-	// It fails when the report before has not left yet. That is well: the next one tells more.
+	// This fails if the previous report has not been sent yet. The next report will include its
+	// count.
 	_ = p.report.Forward(moved, nil)
 }
 
@@ -185,7 +187,7 @@ func (p *pulling) done(op *bulk.Op, err error) {
 		sum := sha256.Sum256(p.buf)
 		out.Sum = sum[:]
 	}
-	_ = p.h.Respond(out, nil) // fails only when the origin is gone
+	_ = p.h.Respond(out, nil) // fails only if the origin is lost
 }
 
 func (p *pulling) close() {

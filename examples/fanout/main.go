@@ -1,4 +1,5 @@
-// Command fanout asks many servers at once: all of them for their part of an answer, and the first that answers for all of it.
+// Command fanout calls many servers at once. It collects the partial answers of all servers, and it uses the first
+// complete answer of any of them.
 //
 //	        ┌─► shard 0 ─► lines with the word ─┐
 //	client ─┼─► shard 1 ─► …                    ├─► all, with an error for each that failed
@@ -25,7 +26,7 @@ var shards = [][]string{
 }
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // for all of it
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // for all calls together
 	defer cancel()
 	client, err := qs.Open("tcp://", qs.Config{})
 	check(err)
@@ -40,12 +41,12 @@ func main() {
 		peers = append(peers, peer)
 	}
 	gone, stop := serve(nil)
-	stop() // a shard that is down
+	stop() // simulates a shard that is down
 	peer, err := client.Peer(ctx, gone)
 	check(err)
 	peers = append(peers, peer)
 
-	// Scatter and gather: one call to each, at the same time.
+	// Scatter and gather: one call to each, concurrently.
 	found, errs := qs.CallAll(ctx, peers, Search, "planet")
 	for i := range peers {
 		if errs[i] != nil {
@@ -56,12 +57,12 @@ func main() {
 	}
 	fmt.Println("together:", len(slices.Concat(found...)), "lines")
 
-	// The first answer is enough: the other calls are abandoned, and the contexts of their handlers end.
+	// The first answer is sufficient. The other calls are abandoned, which cancels the contexts of their handlers.
 	_, first, err := qs.WaitFirst(ctx, Search.Go(ctx, peers[3], "jupiter"), Search.Go(ctx, peers[2], "jupiter"))
 	fmt.Println("first:", first, err)
 }
 
-// serve opens a node at a free port and serves until stop is called.
+// serve opens a node on a free port and serves until stop is called.
 func serve(lines []string) (addr string, stop func()) {
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	check(err)

@@ -1,5 +1,5 @@
-// Command hedge sends each request to two targets, takes the first answer, and takes the request back from the other
-// target, so that the work is not done twice. It counts how often the slower target was spared.
+// Command hedge sends each request to two targets, uses the first answer, and withdraws the request from the other
+// target, so that the work is not done twice. It counts how often the slower target did not have to do the work.
 //
 //	origin                       quick target         slow target
 //	Go to both ────────────────► handler ─┐    ─────► waits for a worker
@@ -23,7 +23,7 @@ import (
 
 const (
 	calls = 25
-	work  = 10 * time.Millisecond // of the slow target for each request
+	work  = 10 * time.Millisecond // time that the slow target needs for each request
 )
 
 var answer = qs.Define[int, int]("answer")
@@ -40,8 +40,8 @@ func run(out io.Writer) (spared, ran int) {
 
 	late := 0
 	for i := range calls {
-		busy := answer.Go(ctx, b, -1) // somebody else's request
-		<-slow.works                  // at it; Go promises no order
+		busy := answer.Go(ctx, b, -1) // another client's request
+		<-slow.works                  // the target has begun it; Go does not guarantee an order
 		first, second := answer.Go(ctx, a, i), answer.Go(ctx, b, i)
 		other := second
 		select {
@@ -67,11 +67,11 @@ func run(out io.Writer) (spared, ran int) {
 	return spared, int(quick.ran.Load() + slow.ran.Load())
 }
 
-// A target answers one request at a time.
+// A target handles one request at a time.
 type target struct {
 	*qs.Node
 	ran   atomic.Int64
-	works chan struct{} // at somebody else's request
+	works chan struct{} // signals that it handles the other client's request
 	stop  func()
 }
 

@@ -1,4 +1,5 @@
-// Command hello is an origin and a target: the origin says who it is, the target greets it.
+// Command hello is an origin and a target. The origin sends its name, and the target returns a
+// greeting.
 //
 //	go run ./examples/hello                                  both, in one process
 //	go run ./examples/hello -target tcp://127.0.0.1:7000     the target, until it is interrupted
@@ -34,7 +35,7 @@ func main() {
 	run(os.Stdout, *call)
 }
 
-// run calls the target at addr, or one of its own.
+// run calls the target at addr, or a target of its own if addr is empty.
 func run(out io.Writer, addr string) {
 	ctx, stop := context.WithTimeout(context.Background(), 5*time.Second)
 	defer stop()
@@ -47,7 +48,7 @@ func run(out io.Writer, addr string) {
 	origin(ctx, out, addr)
 }
 
-// newTarget opens a class that listens, and a context that knows how to greet.
+// newTarget opens a class that listens, and returns a context that serves greet.
 func newTarget(listen string) *hg.Context {
 	class := must(hg.Open(listen, hg.Config{}))
 	must(class.Register(greet, func(h hg.Request) error {
@@ -67,11 +68,11 @@ func serve(hctx *hg.Context) {
 	}
 }
 
-// origin looks the address up, forwards one call, and prints the answer.
+// origin looks up the address, forwards one call, and prints the answer.
 func origin(ctx context.Context, out io.Writer, addr string) {
 	class := must(hg.Open("tcp://", hg.Config{}))
 	defer func() { check(class.Shutdown(ctx)) }()
-	id := must(class.Register(greet, nil)) // no handler: this process only calls
+	id := must(class.Register(greet, nil)) // no handler, because this process only calls
 	hctx := must(class.NewContext())
 	peer := must(hctx.LookupWait(ctx, addr))
 

@@ -1,4 +1,5 @@
-// Command jobs has a queue that gives jobs to workers. A job goes to one worker at a time, and to another one when its worker is lost, or leaves.
+// Command jobs implements a queue that distributes jobs to workers. A job is assigned to one worker at a time. If that
+// worker is lost or leaves, the job is assigned to another one.
 //
 //	worker 1 ── Work ──► queue      a duplex for each worker: jobs down, results up
 //	worker 2 ── Work ──► queue      a worker that leaves calls CloseSend, also when it is idle
@@ -26,10 +27,11 @@ type Result struct {
 	Text string
 }
 
-// Work is the session of a worker: In is its name, results come up, jobs go down.
+// Work is a worker's session. Its input is the worker's name; the worker sends results and receives jobs.
 var Work = qs.DefineDuplex[string, Result, Job]("jobs/work")
 
-// serveWorker is the handler of Work: one job at a time goes to the worker. jobs has room for all jobs, so that one can always go back.
+// serveWorker returns the handler of Work, which assigns one job at a time to the worker. The channel jobs must have
+// capacity for all jobs, so that returning one never blocks.
 func serveWorker(jobs chan Job, results chan<- Result) func(context.Context, string, *qs.DuplexServer[Result, Job]) error {
 	return func(ctx context.Context, worker string, s *qs.DuplexServer[Result, Job]) error {
 		ctx, cancel := context.WithCancel(ctx) // ends with this handler
@@ -77,7 +79,8 @@ func serveWorker(jobs chan Job, results chan<- Result) func(context.Context, str
 	}
 }
 
-// work does jobs until there are none, or until leave is done: then the queue gives a job that has no result to another worker.
+// work does jobs until there are none left or leave is done. In the latter case the queue assigns a job without a
+// result to another worker.
 func work(ctx, leave context.Context, queue qs.Peer, name string, do func(Job) Result) error {
 	session := Work.Call(ctx, queue, name)
 	defer session.Close()
@@ -109,7 +112,7 @@ func main() {
 	defer stop()
 	upper := func(job Job) Result { return Result{job.ID, strings.ToUpper(job.Text)} }
 
-	// start starts a worker, with a node of its own as if it were another process.
+	// start starts a worker with its own node, as if it were another process.
 	start := func(ctx, leave context.Context, name string, do func(Job) Result) (ended chan error) {
 		ended = make(chan error, 1)
 		go func() {
@@ -124,7 +127,7 @@ func main() {
 	}
 	fragile, crash := context.WithCancel(ctx)
 	lost := start(fragile, ctx, "fragile", func(job Job) Result {
-		crash() // with a job, which goes to another worker
+		crash() // while it has a job, which is then assigned to another worker
 		return upper(job)
 	})
 	fmt.Println("fragile is lost:", errors.Is(<-lost, context.Canceled))
@@ -137,14 +140,14 @@ func main() {
 		r := <-results
 		done[r.ID] = r.Text
 	}
-	leave() // its session goes on, but there is nothing to do
+	leave() // its session stays open, but there is nothing to do
 	fmt.Println("retiring has left:", <-retired)
-	close(jobs) // the sessions end
+	close(jobs) // ends the sessions
 	fmt.Println("steady has ended:", <-steady)
 	fmt.Println(strings.Join(done, " "))
 }
 
-// serve opens a node at a free port and serves until stop is called.
+// serve opens a node on a free port and serves until stop is called.
 func serve(register func(*qs.Node)) (addr string, stop func()) {
 	node, err := qs.Open("tcp://127.0.0.1:0", qs.Config{})
 	check(err)

@@ -1,4 +1,4 @@
-// Command margo is a provider of a Margo service and a client of it, either of which may be a C process instead:
+// Command margo is a provider of a Margo service and a client of it. Either of them may be replaced by a C process:
 //
 //	margo                  both, in one process
 //	margo serve            the provider; it prints its address

@@ -1,4 +1,4 @@
-// Command mercury is a service that C programs of Mercury call, and a client of theirs.
+// Command mercury is a service for C programs that use Mercury, and a client of such programs.
 //
 //	mercury serve               prints its address; then, in C: hg_rate, hg_first, hg_bw_read or hg_bw_write
 //	mercury call ADDRESS NAME   calls the method greet of another mercury serve, or of a C program that has registered it
@@ -30,7 +30,7 @@ func serve(ctx context.Context, w io.Writer) error {
 	Greet.Handle(node, func(_ context.Context, name string) (string, error) { return "hello, " + name, nil })
 	perf.Serve(node, nil)
 	fmt.Fprintln(w, node.Addr())
-	// C's programs look for the address in a file.
+	// The C programs read the address from a file.
 	if err := os.WriteFile("port.cfg", []byte(node.Addr()+"\n"), 0o644); err != nil {
 		return err
 	}

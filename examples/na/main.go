@@ -1,4 +1,4 @@
-// Command na uses package na by hand: the operations that packages hg and bulk are made of.
+// Command na uses package na directly. Packages hg and bulk are built from the operations that it shows.
 //
 //	go run ./examples/na                     over tcp
 //	go run ./examples/na -transport udp      or sm
@@ -34,17 +34,18 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
-	_ "github.com/quicksilver-rpc/quicksilver/plugins/all" // links the transports in
+	_ "github.com/quicksilver-rpc/quicksilver/plugins/all" // registers the transports
 )
 
-// The tag of an unexpected message says what the origin wants. The target answers with an expected message of the same tag.
+// The tag of an unexpected message specifies the request. The target answers with an expected message that has the same
+// tag.
 const (
 	tagGreet na.Tag = 1 + iota
 	tagUpper        // the message is the key of memory, which the target changes to upper case
 	tagReady
 )
 
-// anyAddress has an address for each transport, to listen at one that is free.
+// anyAddress maps each transport to a listen address that selects a free port or name.
 var anyAddress = map[string]string{"tcp": "tcp://127.0.0.1:0", "udp": "udp://127.0.0.1:0", "sm": "sm://example-*"}
 
 func main() {
@@ -60,8 +61,8 @@ func run(out io.Writer, transport string) {
 	ctx, stop := context.WithTimeout(context.Background(), 10*time.Second)
 	defer stop()
 
-	// Open is NA_Initialize, NewContext is NA_Context_create: libfabric's domain, and an endpoint with its completion queue.
-	// An address with nothing behind :// is for a class that does not listen.
+	// Open corresponds to NA_Initialize, and NewContext to NA_Context_create; in libfabric these are a domain and an
+	// endpoint with its completion queue. An address with nothing after :// is for a class that does not listen.
 	targetClass := must(na.Open(anyAddress[transport], na.Config{}))
 	originClass := must(na.Open(transport+"://", na.Config{}))
 	t := newTarget(out, must(targetClass.NewContext()))
@@ -73,28 +74,29 @@ func run(out io.Writer, transport string) {
 	o.lendMemory()
 	o.cancelReceive()
 
-	// An answer that the origin has may be under way at the target still: Live counts operations whose callbacks have not
-	// returned. Then only the target's receive is left, which Close ends. A closed context has to be driven until its last
-	// callback has run. Class.Shutdown does all that by itself.
+	// An answer that the origin has received may still be in progress at the target. Live returns the number of
+	// operations whose callbacks have not returned. In the end only the target's receive is left, which Close cancels.
+	// A closed context must be driven until its last callback has run. Class.Shutdown does all of that.
 	o.drive(func() bool { return o.na.Live() == 0 && t.na.Live() == 1 })
 	originClass.Close()
 	targetClass.Close()
 	o.drive(func() bool { return originClass.Closed() && targetClass.Closed() })
 }
 
-// drive drives contexts until ready reports true. Progress moves bytes and fills the completion queue, Trigger runs the
-// callbacks of what is there, on this goroutine. No other goroutine runs them, so they need no locks here.
+// drive drives contexts until ready returns true. Progress moves bytes and fills the completion queue. Trigger runs the
+// callbacks of completed operations on the calling goroutine. Since no other goroutine runs them, they need no locks
+// here.
 //
-// Progress sleeps until something is ready or its timeout has passed. A goroutine with one context passes -1. This one has
-// two, and must not sleep long in one while the other has something to do.
+// Progress sleeps until something is ready or its timeout has expired. A goroutine that drives one context passes -1.
+// This one drives two, and must not sleep for long in one of them while the other has work to do.
 func drive(ctx context.Context, ready func() bool, contexts ...*na.Context) {
 	for !ready() {
 		check(context.Cause(ctx))
 		for _, c := range contexts {
 			switch err := c.Progress(time.Millisecond); {
 			case err == nil:
-				c.Trigger(0) // all that is queued now
-			case errors.Is(err, os.ErrDeadlineExceeded): // nothing happened
+				c.Trigger(0) // everything that is queued now
+			case errors.Is(err, os.ErrDeadlineExceeded): // no events
 			case errors.Is(err, na.ErrClosed): // after Close, when the last callback has run
 			default:
 				log.Fatal(err)
@@ -103,7 +105,7 @@ func drive(ctx context.Context, ready func() bool, contexts ...*na.Context) {
 	}
 }
 
-// An origin begins everything, and waits for the end of it.
+// An origin starts all exchanges and waits for them to complete.
 type origin struct {
 	out    io.Writer
 	na     *na.Context
@@ -123,9 +125,9 @@ func (o *origin) wait(ops ...*na.Op) {
 	})
 }
 
-// lookup resolves the target's address. It does not connect: the first message does.
+// lookup resolves the target's address. It does not connect; sending the first message does.
 func (o *origin) lookup(text string) {
-	op := o.na.NewOp(func(_ *na.Op, r na.Result) { // na_cb_t, and NA_Op_create
+	op := o.na.NewOp(func(_ *na.Op, r na.Result) { // corresponds to na_cb_t and NA_Op_create
 		check(r.Err)
 		o.target = r.Addr
 	})
@@ -134,58 +136,60 @@ func (o *origin) lookup(text string) {
 	fmt.Fprintln(o.out, "origin: the target is", o.target)
 }
 
-// greet sends a message, which needs no receive at the target, and receives the answer.
+// greet sends a message, for which the target has posted no buffer, and receives the answer.
 func (o *origin) greet() {
 	buf := make([]byte, o.na.Limits().MaxExpected)
 	recv := o.na.NewOp(func(_ *na.Op, r na.Result) {
 		check(r.Err)
 		fmt.Fprintf(o.out, "origin: expected message with tag %d: %s\n", r.Tag, buf[:r.N])
 	})
-	// The receive is posted before the message that asks for an answer: an expected message without one is dropped.
+	// The receive is posted before the message that requests an answer, because an expected message without a receive
+	// is dropped.
 	check(o.na.RecvExpected(recv, o.target, tagGreet, buf))
 	send := o.send(tagGreet, []byte("Ada"))
 	o.wait(recv, send)
 }
 
-// send starts an unexpected message. The buffer is the operation's until its callback has run, so a message and a receive
-// under way at once need two operations.
+// send starts sending an unexpected message. The operation owns the buffer until its callback has run. A send and a
+// receive that are in progress at the same time need two operations.
 func (o *origin) send(tag na.Tag, message []byte) *na.Op {
 	op := o.na.NewOp(func(_ *na.Op, r na.Result) { check(r.Err) })
 	check(o.na.SendUnexpected(op, o.target, tag, message))
 	return op
 }
 
-// lendMemory registers memory, and lets the target read and write it.
+// lendMemory registers memory and lets the target read and write it.
 func (o *origin) lendMemory() {
 	data := []byte("quicksilver")
-	mem := must(o.na.Class().Register(na.ReadWrite, data)) // takes several segments, too
+	mem := must(o.na.Class().Register(na.ReadWrite, data)) // also accepts several segments
 
-	// The key goes in a message, as bytes: NA_Mem_handle_serialize, or fi_mr_key. A peer that has it can reach the memory.
+	// The key is sent in a message, as bytes. It corresponds to NA_Mem_handle_serialize or fi_mr_key. A peer that has
+	// it can access the memory.
 	var done [1]byte
 	recv := o.na.NewOp(func(_ *na.Op, r na.Result) { check(r.Err) })
 	check(o.na.RecvExpected(recv, o.target, tagUpper, done[:]))
 	send := o.send(tagUpper, mem.Key().Append(nil))
 	o.wait(recv, send)
 
-	// When the callback of Deregister runs, no peer reaches the memory any more, whatever the peer does.
+	// Once the callback of Deregister runs, no peer can access the memory anymore, whatever the peer does.
 	dereg := o.na.NewOp(func(_ *na.Op, r na.Result) { check(r.Err) })
 	check(o.na.Deregister(dereg, mem))
 	o.wait(dereg)
 	fmt.Fprintf(o.out, "origin: the memory is %s, and registered regions: %d\n", data, o.na.Class().Regions())
 }
 
-// cancelReceive cancels a receive that nobody sends to, and posts it again.
+// cancelReceive cancels a receive for which no message arrives, and posts it again.
 func (o *origin) cancelReceive() {
 	buf := make([]byte, 16)
 	var ended na.Result
 	recv := o.na.NewOp(func(_ *na.Op, r na.Result) { ended = r })
 	check(o.na.RecvExpected(recv, o.target, tagReady, buf))
 
-	recv.Cancel()        // NA_Cancel, fi_cancel: the target is told nothing, and the connection stays
-	n := o.na.Trigger(0) // needs no Progress before
+	recv.Cancel()        // like NA_Cancel or fi_cancel: the target is not notified, and the connection stays open
+	n := o.na.Trigger(0) // does not require a call to Progress first
 	fmt.Fprintf(o.out, "origin: callbacks run: %d, canceled: %t, busy: %t\n", n, errors.Is(ended.Err, na.ErrCanceled), recv.Busy())
 
-	// No transport writes buf now. The operation is idle: it may be started again, for the same tag.
+	// No transport writes to buf now. The operation is idle and may be started again, for the same tag.
 	check(o.na.RecvExpected(recv, o.target, tagReady, buf))
 	send := o.send(tagReady, nil)
 	o.wait(recv, send)

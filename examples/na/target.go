@@ -24,8 +24,8 @@ func newTarget(out io.Writer, c *na.Context) *target {
 	return t
 }
 
-// onMessage is the callback of the receive. There is no buffer to post: the message has come in an envelope, one of those
-// that Config.Envelopes guarantees to each peer. While no receive is posted messages wait, and none is dropped.
+// onMessage is the callback of the receive. It needs no buffer, because the message arrives in an envelope, one of
+// those that Config.Envelopes guarantees to each peer. While no receive is posted, messages wait and are not dropped.
 func (t *target) onMessage(recv *na.Op, r na.Result) {
 	if errors.Is(r.Err, na.ErrClosed) {
 		fmt.Fprintln(t.out, "target: the receive has ended:", r.Err)
@@ -33,10 +33,11 @@ func (t *target) onMessage(recv *na.Op, r na.Result) {
 	}
 	check(r.Err)
 	msg := r.Envelope
-	defer msg.Free()                 // the callback owns the envelope; Free lets the sender use it again
-	check(t.na.RecvUnexpected(recv)) // the next message: an operation is idle when its callback runs
+	defer msg.Free()                 // the callback owns the envelope; Free returns it to the sender
+	check(t.na.RecvUnexpected(recv)) // for the next message; an operation is idle when its callback runs
 
-	// The answer goes to msg.From. It names the session that the message came on, so it reaches origins that do not listen.
+	// The answer is sent to msg.From, which identifies the session on which the message arrived. It therefore reaches
+	// even origins that do not listen.
 	switch msg.Tag {
 	case tagGreet:
 		fmt.Fprintf(t.out, "target: unexpected message with tag %d: %s\n", msg.Tag, msg.Data)
@@ -48,10 +49,10 @@ func (t *target) onMessage(recv *na.Op, r na.Result) {
 	}
 }
 
-// upper gets the memory of key, changes it, puts it back, and then answers.
+// upper reads the memory of key, changes it, writes it back, and then answers.
 func (t *target) upper(from na.Addr, key na.Key) {
 	data := make([]byte, key.Len)
-	local := must(t.na.Class().NewMem(data)) // the local side of Get and Put; peers cannot reach it
+	local := must(t.na.Class().NewMem(data)) // local side of Get and Put; peers cannot access it
 
 	put := t.na.NewOp(func(_ *na.Op, r na.Result) {
 		check(r.Err)

@@ -1,4 +1,4 @@
-// Command nested has a handler that calls a third party before it answers, in two ways.
+// Command nested has a handler that calls a third process before it answers, in two ways.
 //
 //	origin ── "relay/wait" ──────► relay ── "double" ──► worker
 //	                               a typed handler that makes a typed call: only its own goroutine waits
@@ -39,10 +39,10 @@ func run(out io.Writer) {
 	defer end()
 	to := must(relay.Peer(ctx, worker.Addr().String()))
 	relayWait.Handle(relay, func(ctx context.Context, n int) (int, error) {
-		return double.Call(ctx, to, n) // ctx ends when the origin gives up: then so does this call
+		return double.Call(ctx, to, n) // ctx is done when the origin gives up, which also ends this call
 	})
 
-	below, end := serve() // a relay of its own: a node has a name either from package qs or from package hg
+	below, end := serve() // a separate relay, because a node registers a name through either package qs or package hg
 	defer end()
 	must(below.HG().Class().Register(double.Name(), nil))
 	must(below.HG().Class().Register(relayCallback.Name(), callback(worker.Addr())))
@@ -57,7 +57,7 @@ func run(out io.Writer) {
 	call(relayWait, relay, 22)
 }
 
-// callback returns a handler that passes the request on and answers when the worker has: it does not wait.
+// callback returns a handler that forwards the request and answers when the worker has answered. It does not block.
 func callback(worker hg.Addr) hg.Handler {
 	return func(r hg.Request) error {
 		var n int
@@ -68,8 +68,8 @@ func callback(worker hg.Addr) hg.Handler {
 		if err != nil {
 			return err
 		}
-		defer call.Close()                 // the call under way goes on
-		if err := r.Detach(); err != nil { // so that the request is not answered for us when the handler returns
+		defer call.Close()                 // does not affect the call in progress
+		if err := r.Detach(); err != nil { // otherwise returning from the handler would answer the request
 			return err
 		}
 		return call.Forward(n, func(call *hg.Handle, err error) {

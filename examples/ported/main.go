@@ -1,4 +1,5 @@
-// Command ported is the program that docs/MERCURY.md shows beside its twin in C: a process that calls itself.
+// Command ported is the program that docs/MERCURY.md shows next to its counterpart in C: a process
+// that calls itself.
 package main
 
 import (

@@ -1,9 +1,10 @@
 //go:build unix
 
-// Command restart replaces a server while clients call it, and no call fails. A supervisor keeps the listening socket, as systemd does,
-// and gives it to each generation of the server. A generation that stops accepts nothing any more, so new clients reach the next one. A client
-// that is connected to the old generation stays with it until its last call there has ended, and Retry repeats its new calls until
-// then. So where calls are long, give clients two addresses instead, and restart one server after the other.
+// Command restart replaces a server while clients call it, and no call fails. A supervisor keeps the listening socket,
+// as systemd does, and passes it to each generation of the server. A generation that is shutting down no longer accepts
+// connections, so new clients reach the next one. A client that is connected to the old generation stays connected
+// until its last call there has completed, and Retry repeats its new calls until then. If calls are long, therefore,
+// give clients two addresses instead, and restart one server after the other.
 //
 //	supervisor, with the socket ─┬─► generation 1: serves … told to stop: refuses new calls, lets those that run end, exits
 //	                             └─► generation 2: serves the same socket
@@ -25,10 +26,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Generation says which server has answered.
+// Generation returns the name of the server that answers.
 var Generation = qs.Define[time.Duration, string]("generation")
 
-// generationEnv is set in a server's environment.
+// generationEnv is the environment variable that is set for servers.
 const generationEnv = "RESTART_GENERATION"
 
 func main() {
@@ -39,8 +40,8 @@ func main() {
 	supervise(os.Stdout)
 }
 
-// serve is a server: it has its socket as descriptor 3, and stops when its standard input ends. A service that systemd starts has
-// its socket there, too; it stops by a context of signal.NotifyContext.
+// serve runs a server. Its socket is descriptor 3, and it stops when its standard input ends. A service started by
+// systemd also has its socket there; it would stop by means of a context from signal.NotifyContext.
 func serve(name string) error {
 	l, err := net.FileListener(os.NewFile(3, "listener"))
 	if err != nil {
@@ -63,7 +64,7 @@ func serve(name string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		stop()
 	}()
-	fmt.Println("ready") // to the supervisor
+	fmt.Println("ready") // read by the supervisor
 	return node.Serve(ctx)
 }
 
@@ -73,7 +74,7 @@ type server struct {
 	stdin   io.Closer
 }
 
-// start starts a server with the socket, and returns when it serves.
+// start starts a server with the given socket and returns when the server is ready.
 func start(socket *os.File, name string) server {
 	path, err := os.Executable()
 	check(err)
@@ -91,7 +92,7 @@ func start(socket *os.File, name string) server {
 	return server{c, stdin}
 }
 
-// supervise runs two generations one after the other, and calls all the time.
+// supervise runs two generations one after the other while a client calls continuously.
 func supervise(out io.Writer) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	check(err)
@@ -111,9 +112,9 @@ func supervise(out io.Writer) {
 	answer, err := Generation.Call(ctx, peer, 0)
 	fmt.Fprintln(out, "before:", answer, err)
 
-	long := Generation.Go(ctx, peer, 100*time.Millisecond) // runs while its server is replaced
+	long := Generation.Go(ctx, peer, 100*time.Millisecond) // in progress while its server is replaced
 	second := start(socket, "second")
-	check(first.stdin.Close()) // the first one drains
+	check(first.stdin.Close()) // the first generation drains
 	for answer == "first" {
 		answer, err = Generation.Call(ctx, peer, 0)
 		check(err)

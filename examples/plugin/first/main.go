@@ -1,4 +1,5 @@
-// Command first is the program of docs/PLUGINS.md: a transport over unix sockets, and a call over it.
+// Command first is the program of docs/PLUGINS.md. It defines a transport over unix sockets and
+// makes a call over it.
 package main
 
 import (

@@ -11,19 +11,20 @@ import (
 
 const prefix = "mem://"
 
-// A Network is a plugin whose classes reach one another, and no class of another Network. Its methods may be called from any goroutine.
+// A Network is a plugin whose classes can reach one another, but not the classes of another Network. Its methods are
+// safe for concurrent use.
 type Network struct {
 	mu    sync.Mutex // guards nodes
 	nodes map[string]*node
 }
 
-// New returns a network in which nobody listens yet.
+// New returns a network without classes.
 func New() *Network { return &Network{nodes: map[string]*node{}} }
 
 // Scheme implements carrier.Plugin.
 func (n *Network) Scheme() string { return "mem" }
 
-// Open implements carrier.Plugin. The name of a class that listens is what it was opened with.
+// Open implements carrier.Plugin. The name of a listening class is the one with which it was opened.
 func (n *Network) Open(class carrier.Class, listen string) (*carrier.Network, error) {
 	own := &node{net: n, class: class, ports: map[carrier.Core]*port{}}
 	if listen != "" {
@@ -40,7 +41,7 @@ func (n *Network) Open(class carrier.Class, listen string) (*carrier.Network, er
 	}
 	return &carrier.Network{
 		Listen: own.name, Names: n, NewCarrier: own.newPort, Close: own.close,
-		Exact: true, // a piece whose memory is gone is not sent at all
+		Exact: true, // a piece whose memory is no longer available is not sent at all
 	}, nil
 }
 
@@ -48,7 +49,7 @@ func (n *Network) Open(class carrier.Class, listen string) (*carrier.Network, er
 func (n *Network) Check(name string) error {
 	rest, ok := strings.CutPrefix(name, prefix)
 	switch {
-	case strings.HasPrefix(rest, "@"): // the private name of a class that does not listen
+	case strings.HasPrefix(rest, "@"): // private name of a class that does not listen
 		return codes.WithText(codes.ErrUnreachable, name+" does not listen: only answers reach it")
 	case !ok || rest == "":
 		return codes.WithText(codes.ErrInvalid, fmt.Sprintf("%q is not %sNAME", name, prefix))
@@ -56,7 +57,7 @@ func (n *Network) Check(name string) error {
 	return nil
 }
 
-// Resolve implements carrier.Names: the text of an address is the name already.
+// Resolve implements carrier.Names. The text of an address is already the name.
 func (n *Network) Resolve(text string, done func(name string, err error)) (cancel func()) {
 	if err := n.Check(text); err != nil {
 		done("", codes.WithText(codes.ErrInvalid, err.Error()))
@@ -66,8 +67,8 @@ func (n *Network) Resolve(text string, done func(name string, err error)) (cance
 	return nil
 }
 
-// Kill cuts the class that listens at a name off, as the end of its process would: its peers see their sessions end, and
-// nobody reaches it any more. The class itself sends nothing and receives nothing from now on.
+// Kill disconnects the class that listens at name, as if its process had been killed. Its peers' sessions end, and it
+// can no longer be reached. The class itself no longer sends or receives anything.
 func (n *Network) Kill(name string) {
 	n.mu.Lock()
 	victim := n.nodes[name]
@@ -86,7 +87,7 @@ func (n *Network) Kill(name string) {
 	}
 }
 
-// find returns the port of a context, or why there is none.
+// find returns the port of a context, or an error that explains why there is none.
 func (n *Network) find(name string, target int) (*port, error) {
 	n.mu.Lock()
 	to := n.nodes[name]
@@ -104,7 +105,7 @@ func (n *Network) find(name string, target int) (*port, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("no such context: %d at %s", target, name))
 }
 
-// A node is the network opened for a class.
+// A node is the network as opened for one class.
 type node struct {
 	net   *Network
 	class carrier.Class
@@ -114,7 +115,7 @@ type node struct {
 	ports map[carrier.Core]*port
 }
 
-// newPort makes the carrier of a context.
+// newPort creates the carrier of a context.
 func (o *node) newPort(core carrier.Core) (carrier.Carrier, error) {
 	p := &port{node: o, core: core, ends: map[*end]struct{}{}}
 	o.mu.Lock()
@@ -138,7 +139,7 @@ func (o *node) remove(p *port) {
 	delete(o.ports, p.core)
 }
 
-// close gives the name back.
+// close releases the name.
 func (o *node) close() error {
 	o.net.mu.Lock()
 	defer o.net.mu.Unlock()

@@ -9,14 +9,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// window is how many bytes wait for the reader of a connection at most, one frame more than that at a time.
+// window is the maximum number of bytes that may await the reader of a connection. It may be exceeded by one frame at a
+// time.
 const window = 1 << 20
 
 // A port is the carrier of a context.
 type port struct {
 	node *node
 	core carrier.Core
-	ends map[*end]struct{} // the connections; guarded by the context's lock
+	ends map[*end]struct{} // connections; guarded by the context's lock
 	dead atomic.Bool       // see Network.Kill
 
 	mu    sync.Mutex // guards inbox, and queued and starved of the ends
@@ -25,42 +26,44 @@ type port struct {
 
 var _ carrier.Carrier = (*port)(nil)
 
-// An end is one side of a connection. It is the carrier's record of a session (Session.Conn), and the Writer that takes frames of it.
+// An end is one side of a connection. It is the carrier's record of a session (Session.Conn), and the Writer that
+// receives the session's frames.
 type end struct {
 	port    *port
 	peer    *end
-	session carrier.Session // nil until Core.Admit; guarded by the context's lock, as is the next
-	views   []carrier.View  // that Pull has given, and that are copied
+	session carrier.Session // nil until Core.Admit; guarded by the context's lock, as is views
+	views   []carrier.View  // views that Pull has passed and that have been copied
 
-	queued  int  // bytes for this end in the inbox of its port; guarded by port.mu
-	starved bool // the peer has more than found room; guarded by port.mu
+	queued  int  // number of bytes for this end in its port's inbox; guarded by port.mu
+	starved bool // the peer has more data than fits; guarded by port.mu
 }
 
-// An event is what one end sends to the other.
+// An event is a message from one end of a connection to the other.
 type event struct {
 	to      *end
 	kind    kind
-	header  carrier.Header // of a frame
-	payload []byte         // of a frame, or the HELLO
-	said    carrier.Bye    // of a bye
-	err     error          // of refused
+	header  carrier.Header // for kind frame
+	payload []byte         // for kind frame: the payload; for kind hello: the HELLO
+	said    carrier.Bye    // for kind bye
+	err     error          // for kind refused
 }
 
 type kind int
 
 const (
-	hello   kind = iota // the HELLO of the peer
+	hello   kind = iota // the peer's HELLO
 	frame               // a frame of the session
-	bye                 // the peer ends the session and says why
-	closed              // the peer is gone without a word
-	refused             // there is no peer: an end sends it to itself
-	room                // the peer takes more
+	bye                 // the peer ends the session and states the reason
+	closed              // the peer is lost without notice
+	refused             // there is no such peer; an end sends this event to itself
+	room                // the peer accepts more data
 )
 
-// send puts an event for the other end into its inbox.
+// send puts an event into the inbox of the other end.
 func (e *end) send(v event) { e.peer.post(v) }
 
-// post puts an event into the inbox of e, and has it polled. PollSoon takes no lock: it may be called with any.
+// post puts an event into the inbox of e and requests a poll. PollSoon acquires no lock, so post may be called with any
+// lock held.
 func (e *end) post(v event) {
 	v.to = e
 	e.port.mu.Lock()
@@ -70,7 +73,8 @@ func (e *end) post(v event) {
 	e.port.core.PollSoon()
 }
 
-// Dial implements carrier.Carrier. What it finds out at once is reported by Poll: Dial does not call Session.Fail.
+// Dial implements carrier.Carrier. Even immediate results are reported by Poll, because Dial must not call
+// Session.Fail.
 func (p *port) Dial(s carrier.Session) {
 	e := &end{port: p, session: s}
 	s.SetConn(e)
@@ -84,7 +88,7 @@ func (p *port) Dial(s carrier.Session) {
 	e.send(event{kind: hello, payload: s.Hello(carrier.Messages, nil, nil)})
 }
 
-// Flush implements carrier.Carrier. Nothing here waits, so it needs no Pause.
+// Flush implements carrier.Carrier. It never waits, so it needs no Pause.
 func (p *port) Flush(sessions []carrier.Session) {
 	for _, s := range sessions {
 		if e, _ := s.Conn().(*end); e != nil && e.peer != nil && !p.dead.Load() {
@@ -93,23 +97,23 @@ func (p *port) Flush(sessions []carrier.Session) {
 	}
 }
 
-// flush pulls what the session has. Locked.
+// flush pulls the session's data. The context's lock must be held.
 func (e *end) flush() {
-	for _, lane := range []carrier.Lane{carrier.Messages, carrier.Bulk} { // Bulk is never up, and empty
+	for _, lane := range []carrier.Lane{carrier.Messages, carrier.Bulk} { // Bulk always has room when Messages is empty
 		for more := true; more; {
 			more = e.session.Pull(lane, e)
-			for _, v := range e.views { // Pull is over: the session may hear that it has its memory back
+			for _, v := range e.views { // Pull has returned, so the session may be notified that its memory is released
 				e.session.Sent(v)
 			}
 			e.views = e.views[:0]
 			if whole, _ := e.Room(); whole < 0 {
-				return // an event of the kind room follows
+				return // an event of kind room follows
 			}
 		}
 	}
 }
 
-// Room implements carrier.Writer. Pull asks before each frame.
+// Room implements carrier.Writer. Pull calls it before each frame.
 func (e *end) Room() (whole, piece int) {
 	e.peer.port.mu.Lock()
 	defer e.peer.port.mu.Unlock()
@@ -120,23 +124,24 @@ func (e *end) Room() (whole, piece int) {
 	return carrier.MaxWhole, carrier.PieceSize
 }
 
-// Frame implements carrier.Writer. h and payload are the caller's again afterwards.
+// Frame implements carrier.Writer. The caller may reuse h and payload when it returns.
 func (e *end) Frame(h *carrier.Header, payload []byte) {
 	e.send(event{kind: frame, header: *h, payload: append([]byte(nil), payload...)})
 }
 
-// Piece implements carrier.Writer. The memory of a view may be taken back at any moment, by a cancel: then CopyOut reports false, and
-// nothing of the piece is sent, which Network.Exact promises.
+// Piece implements carrier.Writer. A cancellation may withdraw the memory of a view at any time. CopyOut then returns
+// false, and no part of the piece is sent, as Network.Exact guarantees.
 func (e *end) Piece(h *carrier.Header, v carrier.View) {
 	e.views = append(e.views, v)
 	if payload := make([]byte, v.Len()); v.CopyOut(payload) {
 		e.send(event{kind: frame, header: *h, payload: payload})
-	} else if v.Faulted() { // it could not be read: the session ends the operation
+	} else if v.Faulted() { // the memory could not be read; the session ends the operation
 		e.session.Faulted(v)
 	}
 }
 
-// Poll implements carrier.Carrier: it delivers what is in the inbox. Zero says that PollSoon tells of the next.
+// Poll implements carrier.Carrier. It delivers the events in the inbox. It returns zero because PollSoon announces
+// further events.
 func (p *port) Poll(time.Duration) time.Duration {
 	p.mu.Lock()
 	batch := p.inbox
@@ -150,14 +155,14 @@ func (p *port) Poll(time.Duration) time.Duration {
 	return 0
 }
 
-// receive handles one event. A panic in it ends the context and not the process: see Core.UnlockInput.
+// receive handles one event. If it panics, only the context is ended and not the process; see Core.UnlockInput.
 func (p *port) receive(v *event) {
 	p.core.Lock()
 	defer p.core.UnlockInput()
 	e := v.to
 	e.took(len(v.payload))
 	s := e.session
-	if s == nil && v.kind != hello || s != nil && s.Conn() != e { // refused, or cut meanwhile
+	if s == nil && v.kind != hello || s != nil && s.Conn() != e { // refused, or cut in the meantime
 		return
 	}
 	switch v.kind {
@@ -178,7 +183,7 @@ func (p *port) receive(v *event) {
 	}
 }
 
-// took gives n bytes of the window back, and tells the peer when it waits for that. Locked.
+// took adds n bytes to the window again, and notifies the peer if it is waiting for that. The port's lock must be held.
 func (e *end) took(n int) {
 	e.port.mu.Lock()
 	e.queued -= n
@@ -190,7 +195,7 @@ func (e *end) took(n int) {
 	}
 }
 
-// receiveHello handles the first event of a connection. The side that has dialed has a session already.
+// receiveHello handles the first event of a connection. The side that dialed already has a session.
 func (e *end) receiveHello(payload []byte) {
 	g, err := carrier.ParseGreeting(payload)
 	if e.session != nil {
@@ -214,7 +219,7 @@ func (e *end) receiveHello(payload []byte) {
 	e.flush()
 }
 
-// receiveFrame delivers a frame. Bulk data goes to the memory that the session names.
+// receiveFrame delivers a frame. Bulk data is written to the memory that the session specifies.
 func (e *end) receiveFrame(h *carrier.Header, payload []byte) error {
 	e.session.Heard(h.Kind.Bulk())
 	if !h.Kind.Bulk() {
@@ -236,7 +241,7 @@ func (e *end) Remote() string {
 	return "this process"
 }
 
-// Cut implements carrier.Carrier: from now on Conn is not e, so that events for e are dropped.
+// Cut implements carrier.Carrier. Afterward Conn no longer returns e, so events for e are dropped.
 func (p *port) Cut(s carrier.Session, said carrier.Bye) {
 	e, _ := s.Conn().(*end)
 	s.SetConn(nil)
@@ -244,7 +249,7 @@ func (p *port) Cut(s carrier.Session, said carrier.Bye) {
 		return
 	}
 	delete(p.ends, e)
-	if said.Code == codes.OK { // nothing is said
+	if said.Code == codes.OK { // no reason is sent
 		e.send(event{kind: closed})
 	} else {
 		e.send(event{kind: bye, said: said})
@@ -254,7 +259,8 @@ func (p *port) Cut(s carrier.Session, said carrier.Bye) {
 // Shut implements carrier.Carrier.
 func (p *port) Shut() { p.node.remove(p) }
 
-// Lingering implements carrier.Carrier: the last event of a session is in the inbox of its peer when Cut returns.
+// Lingering implements carrier.Carrier. It returns false, because the last event of a session is in its peer's inbox
+// when Cut returns.
 func (p *port) Lingering(time.Duration) bool { return false }
 
 // Release implements carrier.Carrier.

@@ -1,5 +1,6 @@
-// Package tour is a program of two sides that calls, pulls, cancels and kills over any plugin: what examples/demo shows over tcp, as a
-// test of a plugin of your own. Serve is one side and Run the other; they may be in one process or in two.
+// Package tour is a program with two sides that makes calls, pulls memory, cancels calls and kills the target over any
+// plugin. It performs the same steps as examples/demo does over tcp, as a test of your own plugin. One side calls Serve
+// and the other Run; they may be in the same process or in different ones.
 package tour
 
 import (
@@ -19,11 +20,11 @@ import (
 
 const (
 	calls = 1000
-	// pulled is how many bytes the target pulls: many pieces, and more than fits into any window.
+	// pulled is the number of bytes that the target pulls. It takes many pieces and exceeds any window.
 	pulled = 8<<20 + 3
 )
 
-// open opens a class that knows the plugin, and its context.
+// open opens a class that uses the plugin, and returns its context.
 func open(p carrier.Plugin, addr string, register func(c *hg.Class) error) (*hg.Context, error) {
 	class, err := hg.Open(addr, hg.Config{NA: na.Config{Plugins: []na.Plugin{p}}})
 	if err != nil {
@@ -38,10 +39,10 @@ func open(p carrier.Plugin, addr string, register func(c *hg.Class) error) (*hg.
 // A Target serves the tour.
 type Target struct {
 	hctx   *hg.Context
-	driver chan struct{} // closed when nothing drives the context any more
+	driver chan struct{} // closed when the context is no longer driven
 }
 
-// Serve listens at addr and serves until Close.
+// Serve listens at addr and serves until Close is called.
 func Serve(p carrier.Plugin, addr string) (*Target, error) {
 	hctx, err := open(p, addr, register)
 	if err != nil {
@@ -57,17 +58,17 @@ func Serve(p carrier.Plugin, addr string) (*Target, error) {
 	return t, nil
 }
 
-// Addr returns the address at which peers look the target up.
+// Addr returns the target's address for peers.
 func (t *Target) Addr() string { return t.hctx.Self().String() }
 
-// Close ends the target at once, with what it has to answer.
+// Close closes the target at once, abandoning unanswered requests.
 func (t *Target) Close() error {
 	err := t.hctx.Class().Close()
 	<-t.driver
 	return err
 }
 
-// register registers what the target serves.
+// register registers the target's RPCs.
 func register(c *hg.Class) error {
 	for name, handler := range map[string]hg.Handler{"square": square, "pull": pull, "hold": hold()} {
 		if _, err := c.Register(name, handler); err != nil {
@@ -85,7 +86,8 @@ func square(r hg.Request) error {
 	return r.Respond(n*n, nil)
 }
 
-// hold keeps a request whose input is false, and answers it with the next whose input is true.
+// hold returns a handler that keeps a request whose input is false, and answers it when the next request with input
+// true arrives.
 func hold() hg.Handler {
 	var kept hg.Request
 	return func(r hg.Request) error {
@@ -97,12 +99,12 @@ func hold() hg.Handler {
 			kept = r
 			return r.Detach()
 		}
-		_ = kept.Respond("too late", nil) // canceled by the origin, which drops it
+		_ = kept.Respond("too late", nil) // the origin has canceled it and drops the answer
 		return r.Respond("here I am", nil)
 	}
 }
 
-// pull pulls the memory of the origin and answers with its checksum, in the callback of the transfer.
+// pull pulls the origin's memory. It answers with the checksum from the callback of the transfer.
 func pull(r hg.Request) error {
 	var remote *bulk.Handle
 	if err := r.Input(&remote); err != nil {
@@ -134,7 +136,8 @@ func pull(r hg.Request) error {
 	return nil
 }
 
-// Run visits the target at addr, which kill ends without a word. It returns what went wrong; ctx bounds it.
+// Run runs the tour against the target at addr. The kill function must terminate the target without notice. Run returns
+// the first error. Its duration is limited by ctx.
 func Run(ctx context.Context, p carrier.Plugin, addr string, kill func()) (err error) {
 	hctx, err := open(p, p.Scheme()+"://", register) // an origin registers the names that it calls
 	if err != nil {
@@ -160,14 +163,14 @@ func Run(ctx context.Context, p carrier.Plugin, addr string, kill func()) (err e
 	return nil
 }
 
-// A visit is the origin's side.
+// A visit is the origin's side of the tour.
 type visit struct {
 	hctx   *hg.Context
 	target hg.Addr
 	waits  *request.Class
 }
 
-// call makes one call and waits for it.
+// call makes one call and waits for it to complete.
 func (v *visit) call(ctx context.Context, name string, in, out any) error {
 	h, err := v.hctx.Create(v.target, hg.HashName(name))
 	if err != nil {
@@ -187,7 +190,7 @@ func (v *visit) calls(ctx context.Context) error {
 	return nil
 }
 
-// pull has the target pull memory of this process.
+// pull makes the target pull memory of this process.
 func (v *visit) pull(ctx context.Context) error {
 	data := bytes.Repeat([]byte("quicksilver "), pulled/12+1)[:pulled]
 	memory, err := bulk.Create(v.hctx, bulk.Options{Access: bulk.ReadOnly}, data)
@@ -202,7 +205,7 @@ func (v *visit) pull(ctx context.Context) error {
 	return errors.Join(err, memory.CloseWait(ctx))
 }
 
-// cancel ends a call that is not answered, at once, and uses its handle again.
+// cancel cancels an unanswered call, which completes at once, and then reuses its handle.
 func (v *visit) cancel(ctx context.Context) error {
 	h, err := v.hctx.Create(v.target, hg.HashName("hold"))
 	if err != nil {
@@ -218,7 +221,7 @@ func (v *visit) cancel(ctx context.Context) error {
 		return fmt.Errorf("the call has ended: %v", done.Err())
 	}
 	h.Cancel()
-	v.hctx.Trigger(0) // no Progress: nothing needs to arrive
+	v.hctx.Trigger(0) // no call to Progress, because nothing has to arrive
 	if !done.Completed() || !errors.Is(done.Err(), context.Canceled) {
 		return fmt.Errorf("the canceled call ended: %t, with %v", done.Completed(), done.Err())
 	}
@@ -236,7 +239,7 @@ func (v *visit) cancel(ctx context.Context) error {
 	return nil
 }
 
-// kill ends the target while it has a request.
+// kill kills the target while it holds a request.
 func (v *visit) kill(ctx context.Context, kill func()) error {
 	h, err := v.hctx.Create(v.target, hg.HashName("hold"))
 	if err != nil {
@@ -248,7 +251,7 @@ func (v *visit) kill(ctx context.Context, kill func()) error {
 		return err
 	}
 	var sq int64
-	if err := v.call(ctx, "square", int64(2), &sq); err != nil { // behind it: the request has arrived
+	if err := v.call(ctx, "square", int64(2), &sq); err != nil { // sent after the request, so the request has arrived
 		return err
 	}
 	kill()

@@ -16,7 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// maxPath is how long the path of a socket may be on every system, in bytes.
+// maxPath is the maximum length of a socket path that all systems support, in bytes.
 const maxPath = 100
 
 // New returns the plugin.
@@ -29,12 +29,13 @@ func New() carrier.Plugin {
 		},
 		Listen: listen,
 		Check:  check,
-		// Every peer is on this machine, as the name that it claims is.
+		// Every peer is on this machine, and so is the name that it claims.
 		Verify: func(net.Conn, string) bool { return true },
 	})
 }
 
-// check implements streamnet.Options.Check. One socket has one name: another spelling of the path would be another peer.
+// check implements streamnet.Options.Check. Each socket has exactly one name, because another spelling of its path
+// would denote another peer.
 func check(path string) error {
 	switch {
 	case !filepath.IsAbs(path) || filepath.Clean(path) != path:
@@ -65,7 +66,7 @@ func listen(path string) (net.Listener, string, error) {
 	return l, path, nil
 }
 
-// isAbandoned reports whether path is a socket on which nobody listens any more: its process was killed.
+// isAbandoned reports whether path is a socket without a listener, left by a process that was killed.
 func isAbandoned(path string) bool {
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
