@@ -145,7 +145,7 @@ func (k *callCommand) run(args []string) error {
 	return k.callTyped(ctx, about, out)
 }
 
-// parseCommandLine parses the input argument and the flags that go with it.
+// parseCommandLine reads the input argument and, unless --raw is set, parses it.
 func (k *callCommand) parseCommandLine(args []string) (err error) {
 	switch {
 	case len(args) > 0:
@@ -192,7 +192,7 @@ func (k *callCommand) newHandle() (*hg.Handle, error) {
 	return h, h.SetMeta(k.meta)
 }
 
-// closeHandle closes the handle. It also unregisters a method that is built into this program, so that it can be
+// closeHandle unregisters the method, if it is registered in this program or built into it, so that it can be
 // registered with another codec.
 func (k *callCommand) closeHandle() error {
 	if _, ok := k.c.context.Class().Registered(k.method); !ok {

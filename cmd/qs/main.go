@@ -16,7 +16,7 @@
 //	mercury mercury.go
 //	info    info*.go
 //	all     command.go (the commands and what they share), output.go (the standard output), help.go, completion.go, args.go (old command lines), exit.go (errors and exit codes), table.go, status.go,
-//	        network.go and tls.go (flags), client.go, internal/self (this program again), internal/show (texts of peers)
+//	        network.go and tls.go (flags), client.go, internal/self (runs this program again), internal/show (text from peers)
 package main
 
 import (

@@ -20,11 +20,11 @@ type Config struct {
 }
 
 // A Database is a client of one provider's key-value database. It is safe for concurrent use. It has no Close method,
-// because it holds no connection of its own; it is usable until the Node is closed.
+// because it does not hold a connection. It is usable until the Node is closed.
 //
 // Keys must not be empty; values may be. Keys, values and buffers passed to an operation must not be modified until it
-// returns, and may be modified afterward, even if its context is done. The caller owns the results of an operation,
-// except where they are documented to be part of the caller's buffer.
+// returns. They may be modified afterward, even if it returned early because its context was done. The caller owns the
+// results of an operation, except where they are documented to be part of the caller's buffer.
 type Database struct {
 	node      *mercury.Node
 	addr      string

@@ -8,7 +8,7 @@
 //	origin (this process)                         target (the same program again)
 //	calls      16 handles, callbacks ◄────────►   squares numbers
 //	pull       file in memory ◄═══════ pulls ══   hashes it
-//	           progress bar ◄──────── one-way ─   tells how far it is
+//	           progress bar ◄──────── one-way ─   reports progress
 //	stop       file in memory ◄═══ pulls, then cancels its pull in the middle
 //	cancel     Forward ───────────────────────►   keeps the handle, does not answer
 //	           500 ms … Cancel, Trigger: canceled

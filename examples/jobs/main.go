@@ -2,8 +2,8 @@
 // worker is lost or leaves, the job is assigned to another one.
 //
 //	worker 1 ── Work ──► queue      a duplex for each worker: jobs down, results up
-//	worker 2 ── Work ──► queue      a worker that leaves calls CloseSend, also when it is idle
-//	worker 3 ── Work ──► queue      a worker that is lost gives its job back
+//	worker 2 ── Work ──► queue      a worker that leaves calls CloseSend, even when it is idle
+//	worker 3 ── Work ──► queue      the job of a lost worker returns to the queue
 package main
 
 import (

@@ -6,9 +6,9 @@
 // until its last call there has completed, and Retry repeats its new calls until then. If calls are long, therefore,
 // give clients two addresses instead, and restart one server after the other.
 //
-//	supervisor, with the socket ─┬─► generation 1: serves … told to stop: refuses new calls, lets those that run end, exits
+//	supervisor, with the socket ─┬─► generation 1: serves … stop: rejects new calls, completes running ones, exits
 //	                             └─► generation 2: serves the same socket
-//	client ── calls all the time, with Retry ──► whichever serves
+//	client ── calls continuously, with Retry ──► the serving generation
 package main
 
 import (

@@ -99,7 +99,7 @@ func (p *port) Flush(sessions []carrier.Session) {
 
 // flush pulls the session's data. The context's lock must be held.
 func (e *end) flush() {
-	for _, lane := range []carrier.Lane{carrier.Messages, carrier.Bulk} { // Bulk always has room when Messages is empty
+	for _, lane := range []carrier.Lane{carrier.Messages, carrier.Bulk} { // the lane Bulk is never up in this plugin, so it is empty
 		for more := true; more; {
 			more = e.session.Pull(lane, e)
 			for _, v := range e.views { // Pull has returned, so the session may be notified that its memory is released

@@ -2,7 +2,7 @@
 // on this machine and a folder of a target. The data is transferred in verified pieces, so that an interrupted copy can
 // be resumed.
 //
-//	origin   NewCopier (plan.go: what there is to do) ─► Run ─► send.go: upload, receive.go: download; stream.go: from and to pipes
+//	origin   NewCopier (plan.go: what to copy) ─► Run ─► send.go: upload, receive.go: download; stream.go: from and to pipes
 //	              │ client.go, remote.go: methods, and rpcPiece with bulk memory        │
 //	target   Serve ─► server.go ─► transfers.go ─► transfer.go, move.go: one file ──────┴─ source.go, part.go with journal.go, sums.go
 //

@@ -59,7 +59,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	}
 	n.HG().OnFault(func(peer na.Addr, err error) {
 		for _, t := range fs.all() {
-			if t.peer == peer || peer.IsZero() && !n.HG().NA().Connected(t.peer) { // if the peer has no name, end every transfer that might be its
+			if t.peer == peer || peer.IsZero() && !n.HG().NA().Connected(t.peer) { // if the peer is not known, end the transfers of all peers that are not connected
 				t.cancel(fmt.Errorf("the origin was lost: %w", err))
 			}
 		}

@@ -15,5 +15,5 @@
 // due during it (no coordinated omission). In both loops the service time is measured from the send.
 //
 // Latencies are recorded in histograms with three significant digits. They cover the calls that succeeded. Calls that
-// failed are counted by code and fate, and have a histogram of their own.
+// failed are counted by code and fate, and have a separate histogram.
 package load
