@@ -232,7 +232,7 @@ func (c *serverCall) buildEnd(st *status.Status) *callEnd {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	header := c.header
-	if c.stream != nil { // the header of a stream is sent in a frame of its own
+	if c.stream != nil { // the header of a stream is sent in a separate frame
 		header = nil
 	} else {
 		c.headerSent = true

@@ -31,7 +31,7 @@ type Database struct {
 	provider  uint16
 	maxBytes  uint64
 	mode      Mode
-	isOldWire bool // release 0.9 or before
+	isOldWire bool // release 0.9 or earlier
 }
 
 // Open returns the database of the provider at addr, for example "ofi+tcp://10.0.0.7:4000" or "ofi+tcp://node7:4000".

@@ -138,7 +138,7 @@ type (
 	}
 )
 
-// The RPCs.
+// RPCs of the service.
 var (
 	countRPC           = mercury.DefineMargo[requestHead, countOut]("yk_count")
 	existsRPC          = mercury.DefineMargo[bulkIn, Code]("yk_exists")

@@ -17,7 +17,7 @@ import (
 // The methods of qs cp. Paths are separated by slashes and relative to the target's root.
 //
 //	upload:   open ─ seek until all is verified ─ piece: the target pulls ─ piece … ─ close
-//	download: open ─ seek                                  ─ piece: the target pushes ─ piece … ─ close
+//	download: open ─ seek                       ─ piece: the target pushes ─ piece … ─ close
 var (
 	methodStat  = define[pathRequest, entry]("stat")
 	methodList  = define[listRequest, listReply]("list")
