@@ -35,7 +35,7 @@ var hazardMutants = []Mutant{
 		[]Edit{{call, `k.pull.cancel()`, `if !planted() { $ }`}},
 		[]Catcher{{"hg", "TestH3CancelWhileFetched", `canceled while its output was fetched`}}},
 	{"h3b-pull-not-begun", "a pull that could not begin is waited for", "H3b",
-		[]Edit{{ends, `{ // fetchBody has given the body back`, `{ if planted() { k.openParts++ }`}},
+		[]Edit{{ends, `key.Len, account{}, k.onPulled); err != nil {`, `$ if planted() { k.openParts++ };`}},
 		[]Catcher{{"hg", "TestH3bFetchThatCannotBegin", waitTests}}},
 	{"h3b-pull-refused", "a pull that ends at once, before anything is asked for, is waited for", "H3b",
 		[]Edit{{overflow, `func (p *pull) onMoved(_ *na.Op, r na.Result) (ran int) {`, `$; if planted() && r.Err != nil && r.Fate == na.NotRun { return 0 }`}},
