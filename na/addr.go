@@ -27,15 +27,15 @@ const maxAddrText = 1024
 // session uses the first one that answers. Received messages and OnFault report only that address.
 type Addr struct {
 	name    unique.Handle[string]
-	host    unique.Handle[string] // host name; the zero Handle if none
-	label   *string               // label of the bound session; nil if not bound
+	host    unique.Handle[string] // host name; zero if there is none
+	label   *string               // text that Label returns; nil if there is none
 	session uint64
 	target  uint16
 	set     bool
 }
 
-// MakeAddr returns the address of the context with id target under the canonical name
-// "scheme://rest". It is intended for plugins. Programs use [ParseAddr] or [Context.Lookup].
+// MakeAddr returns the address of the context with id target in the process with the canonical
+// name "scheme://rest". It is intended for plugins. Programs use [ParseAddr] or [Context.Lookup].
 func MakeAddr(name string, target int) Addr {
 	return Addr{name: unique.Make(name), target: uint16(target), set: true}
 }
@@ -148,8 +148,9 @@ func (a Addr) Label() string {
 	return *a.label
 }
 
-// MakeLabel returns the Label of a peer with address a. The peer's name, process, may be empty. If
-// remote is not empty, the label shows it in place of a, for peers that cannot be dialed.
+// MakeLabel returns the text that Label returns for a peer with address a. process is the peer's
+// name and may be empty. If remote is not empty, the label contains remote in place of a, for
+// peers that cannot be dialed.
 func MakeLabel(a Addr, process, remote string) string {
 	place := a.String()
 	if remote != "" {
@@ -164,9 +165,9 @@ func MakeLabel(a Addr, process, remote string) string {
 	return process + " (" + place + ")"
 }
 
-// Labeled returns a copy of a, which must be bound to a session, with the given label, or without a
-// label if label is nil. All addresses of one session share the same pointer, so that they compare
-// equal. The caller must not modify the string.
+// Labeled returns a copy of a with the given label, or without a label if label is nil. a must be
+// bound to a session. All addresses bound to one session must have the same label pointer, so that
+// they compare equal. The caller must not modify the string that label points to.
 func (a Addr) Labeled(label *string) Addr {
 	a.label = label
 	return a

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A backgroundPoller polls a context while no other goroutine does. It receives frames, responds to
-// heartbeats, and serves puts and gets. It never runs user code. Its single goroutine parks behind
-// a gate; received bytes wake it only while the gate is open.
+// A backgroundPoller polls a context while no other goroutine does. It receives frames, responds
+// to heartbeats, and serves puts and gets. It never runs user code. Its single goroutine parks
+// behind a gate. Received bytes wake the goroutine only while the gate is open.
 //
-//	parked, gate shut ◄── a leader sleeps in the poller (received bytes wake the leader) ◄─────────┐
-//	   │ the leader wakes: opens the gate    │ it slept only shortly, holds frames back, or         │
-//	   │                                     │ there are inlets                                     │
-//	   ▼                                     ▼                                                      │
-//	parked, gate open ── a byte arrives ──► ticking: each 2 ms it checks whether another goroutine has polled
-//	   ▲                                        │ none has: polls once, which arms the inlets, and opens the gate
-//	   └────────────────────────────────────────┘
+// While a leader sleeps in the context's poller, the background poller is parked with its gate
+// shut, because received bytes wake the leader. When the leader wakes, the gate is opened. Once a
+// byte arrives, the background poller ticks: every 2 ms it checks whether another goroutine has
+// polled since the previous tick. If none has, the background poller polls once, arms the inlets,
+// and parks with its gate open again.
 //
-// While ticking, it does not use the gate, because each opening or shutting costs a system call.
+// When a leader wakes after a short sleep or with disarmed inlets, and when frames are held back,
+// the background poller starts to tick without waiting for a byte. While ticking, it does not use
+// the gate, because each opening or shutting costs a system call.
 type backgroundPoller struct {
 	nctx *Context
 	gate pollGate
@@ -63,7 +63,7 @@ func newBackgroundPoller(c *Context) (*backgroundPoller, error) {
 	return &backgroundPoller{nctx: c, gate: g}, nil
 }
 
-// start starts the goroutine. If start has not been called, detach is the only method that may be
+// start starts the background poller's goroutine. Before start is called, only detach may be
 // called.
 func (a *backgroundPoller) start() {
 	if a == nil {
@@ -82,7 +82,8 @@ func (a *backgroundPoller) detach() {
 	}
 }
 
-// leaderSleeps shuts the gate, because received bytes will wake the leader instead.
+// leaderSleeps is called when a leader is about to sleep in the poller. It shuts the gate, because
+// received bytes then wake the leader instead.
 func (a *backgroundPoller) leaderSleeps() {
 	if a != nil && a.nctx.watch.CompareAndSwap(backgroundOpen|leaderAsleep, backgroundShut|leaderAsleep) {
 		a.gate.shut()
@@ -120,8 +121,8 @@ func (a *backgroundPoller) setState(next int32) (was int32) {
 	}
 }
 
-// stop tells the goroutine to exit, without waiting for it. The caller may close the poller after
-// stop has returned.
+// stop makes the goroutine exit, without waiting for it. The caller may close the context's poller
+// after stop has returned.
 func (a *backgroundPoller) stop() {
 	if a == nil {
 		return

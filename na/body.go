@@ -9,38 +9,39 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A body is the part of a message that is sent separately, in chunks, so that other messages can be
-// sent in between. The message itself is sent after the last chunk. If it is canceled before that,
-// it is never sent and its request does not run. The type body is the receiver's state of an
-// incoming body.
+// A body is the receiver's state of an incoming message body. A message body is sent in chunks,
+// separately from its message, so that other messages can be sent in between. The message is sent
+// after the last chunk. If it is canceled before that, it is never sent and its request does not
+// run.
 //
-//	source:      ClaimRoom ─► BODY, DATA… on the flow for its size ─► all sent ─► the message, which names it
-//	             or, if it is on a carrier.Shelf, BODY with the offset there, and the message
-//	             canceled before the message: CANCEL
-//	destination: BODY: room, and a buffer ─ DATA… ─► complete ─┐
-//	             message ──────────────────────────────────────┴─► delivered
+// The source first claims room at the destination. It then sends a BODY frame, the body's bytes in
+// DATA frames, and finally the message, which contains the body's ID. If the body is on a
+// carrier.Shelf, the BODY frame contains its offset there and no DATA frames follow. If the
+// message is canceled, a CANCEL frame takes its place. The destination allocates a buffer for the
+// body, and delivers the message once both the message and the whole body have arrived.
 //
-// Frames of different flows are not ordered, so a message may arrive before its body. It takes its
-// place in the order of messages when it arrives, and is delivered once its body is complete.
+// Frames of different flows are not ordered, so a message may arrive before its body. Such a
+// message takes its place in the order of messages when it arrives, and is delivered once its body
+// is complete.
 type body struct {
 	buf   []byte
 	slab  []byte         // memory that holds buf, if it comes from a slab
-	room  int            // reserved room in bytes; 0 once the envelope has taken it over
+	room  int            // reserved room in bytes; 0 once charged to the envelope
 	named bool           // the BODY frame has arrived
 	msg   *placedMessage // message waiting for this body, or nil
 }
 
-// A packedBody is an outgoing body. It is a copy if the caller may reuse its memory as soon as the
-// call or send has started.
+// A packedBody is an outgoing body. It is a copy of the caller's body if the caller may reuse its
+// memory as soon as the call or send has started.
 type packedBody struct {
 	body  []byte
 	slab  []byte        // memory that holds body, if it comes from a slab
-	shelf carrier.Shelf // shelf that holds body until BODY is sent; or nil
+	shelf carrier.Shelf // shelf that holds body until BODY is sent, or nil
 	at    int64         // offset on the shelf
 }
 
-// packBody copies body, into memory that the peer can read directly if the carrier provides a
-// Shelf.
+// packBody copies body. If the carrier has a Shelf with enough space, the copy is placed there,
+// where the peer can read it directly.
 func (e *endpoint) packBody(to Addr, body []byte) (p packedBody, err error) {
 	e.mu.Lock()
 	if l := e.findSessionLocked(to); l != nil && l.state == stateUp {
@@ -60,8 +61,9 @@ func (e *endpoint) packBody(to Addr, body []byte) (p packedBody, err error) {
 	return p, nil
 }
 
-// packToShelfLocked copies body to s, which may be nil. It returns the zero packedBody if it
-// cannot. The caller must hold e.mu, which packToShelfLocked releases while it copies.
+// packToShelfLocked copies body to s. It returns the zero packedBody if s is nil, if s has no
+// space, or if body cannot be read. The caller must hold e.mu, which packToShelfLocked releases
+// while it copies.
 func (l *session) packToShelfLocked(s carrier.Shelf, body []byte) (p packedBody) {
 	if s == nil {
 		return packedBody{}
@@ -93,8 +95,8 @@ func (p *packedBody) releaseLocked(s *outboundBulk) {
 	*p = packedBody{}
 }
 
-// enqueueSend queues the message of o, after its body if it has one. If o needs an envelope, the
-// caller must already have acquired it.
+// enqueueSend queues o's message to be sent. If the message has a body, the body is sent first. If
+// o needs an envelope, the caller must already have acquired it.
 func (l *session) enqueueSend(o *Op) {
 	if !o.hasBody() {
 		l.msgs.push(o)
@@ -120,7 +122,7 @@ func (l *session) enqueueSend(o *Op) {
 	l.controlOn(o.x.flow, frame.Header{Kind: frame.Body, Op: o.x.bodyID, Tag: uint64(o.tag)})
 }
 
-// bodySent queues the message of o once its body has been sent.
+// bodySent queues o's message, whose body has been sent completely.
 func (l *session) bodySent(o *Op) {
 	o.x.source = nil
 	l.bodies.remove(o)
@@ -128,7 +130,8 @@ func (l *session) bodySent(o *Op) {
 	l.markPending()
 }
 
-// recallBody stops sending the body of o and notifies the peer that its message will not follow.
+// recallBody stops sending the body of o's message and notifies the peer that the message will not
+// follow.
 func (l *session) recallBody(o *Op) {
 	if o.x.source != nil {
 		l.dropSource(o.x.source)
@@ -138,8 +141,9 @@ func (l *session) recallBody(o *Op) {
 	}
 }
 
-// bodyOf returns the peer's body with the given ID. If there is none, it creates one and charges it
-// against the peer's room.
+// bodyOf returns the incoming body with the given ID. If there is none, bodyOf creates one and
+// charges it against the room granted to the peer. It returns an error if the peer does not have
+// enough room.
 func (l *session) bodyOf(id uint64) (*inboundBulk, error) {
 	if s := l.arrivals[id]; s != nil {
 		return s, nil
@@ -221,8 +225,8 @@ func (l *session) onBodyComplete(s *inboundBulk) {
 	l.deliverWhole(&m.head, m.env.Data, m.env)
 }
 
-// awaitsBulk reports whether a message has arrived before its body, or the end of a stream before
-// its last bytes.
+// awaitsBulk reports whether any received message is waiting for its body, or any stream has
+// received its end but not all of its bytes.
 func (l *session) awaitsBulk() bool {
 	for _, s := range l.arrivals {
 		if s.body.msg != nil {
@@ -237,7 +241,7 @@ func (l *session) awaitsBulk() bool {
 	return false
 }
 
-// confirmLater sends the PONG that was delayed while awaitsBulk returned true.
+// confirmLater queues the delayed PONG, if there is one and awaitsBulk no longer returns true.
 func (l *session) confirmLater() {
 	if l.pongLater && !l.awaitsBulk() {
 		l.pong, l.pongLater = true, false

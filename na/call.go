@@ -37,7 +37,8 @@ type CallSpec struct {
 	StreamsAt int
 }
 
-// claimLen returns the number of bytes of the request for which room must be claimed, or 0.
+// claimLen returns the number of bytes for which the caller must have claimed room, or 0 if the
+// request needs no room.
 func (s *CallSpec) claimLen(limit int) int {
 	switch {
 	case s.Body != nil:
@@ -51,7 +52,7 @@ func (s *CallSpec) claimLen(limit int) int {
 // Call sends a request and receives its response. It does not block. op completes exactly once:
 //   - with the response;
 //   - with the error that prevented the request from being sent, and Fate NotRun;
-//   - with ErrTimeout in the first Trigger after the deadline, wherever the request is; the peer is notified as by AbandonCall;
+//   - with ErrTimeout, in the first Trigger after the deadline, whether or not the request was sent; the peer is notified as described for AbandonCall;
 //   - with ErrCanceled or ErrPeerLost.
 //
 // If the request was sent, Result.Addr, which is bound to its session, and Result.ID identify it
@@ -92,9 +93,9 @@ func (s *CallSpec) checkSize(limit int) error {
 	return nil
 }
 
-// CancelIfUnsent cancels the Call of op if its request has not been sent. If it has been sent,
-// CancelIfUnsent leaves the call alone and returns the request's address and ID, for use with
-// Withdraw, and left is true.
+// CancelIfUnsent cancels the Call of op if its request has not been sent. If the request has been
+// sent, CancelIfUnsent does not cancel the call, and returns true with the address and ID of the
+// request, which can be passed to Withdraw.
 func (c upper) CancelIfUnsent(op *Op) (to Addr, id uint64, left bool) {
 	if t, ok := op.markCanceling(); ok && c.state.Load() != ctxReleased {
 		return c.ep.cancelIfUnsent(t)
@@ -110,9 +111,9 @@ func (c upper) AbandonCall(op *Op) {
 	}
 }
 
-// Answer responds to the message in env, as SendExpectedLong to its sender would, and frees env. A
-// message that can be sent immediately needs no operation: left is then true, and op remains idle.
-// Otherwise op completes as for SendExpected. If Answer returns an error, env has not been freed.
+// Answer sends msg to the sender of env, as SendExpectedLong does, and frees env. If the carrier
+// can send msg immediately, Answer returns true and does not start op. Otherwise op completes as
+// for SendExpected. If Answer returns an error, it has not freed env.
 func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (left bool, err error) {
 	to := env.From
 	if limit := max(c.limits.MaxExpected, min(most, MaxRoom)); len(msg) > limit {
@@ -138,8 +139,9 @@ func (c upper) Answer(op *Op, env *Envelope, tag Tag, msg []byte, most int) (lef
 	return false, nil
 }
 
-// SendExpectedBody sends an expected message with a body, as described for CallSpec.Body. copied
-// has the meaning of CallSpec.Copy. The peer's receive must be one that accepts bodies.
+// SendExpectedBody sends an expected message with a body, as described for CallSpec.Body. If
+// copied is set, the body is copied, as with CallSpec.Copy. The peer must have posted a receive
+// that accepts bodies.
 func (c upper) SendExpectedBody(op *Op, to Addr, tag Tag, msg, body []byte, copied bool) error {
 	s := CallSpec{To: to, Msg: msg, Body: body}
 	if err := s.checkSize(c.limits.MaxExpected); err != nil {

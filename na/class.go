@@ -10,8 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Class is this process's membership of a network. It has an address, registered memory and
-// contexts.
+// A Class represents this process in a network. It has an address, registered memory and contexts.
 type Class struct {
 	cfg     Config
 	domain  *domain
@@ -19,7 +18,7 @@ type Class struct {
 	tokens  tokenSource
 	serves  atomic.Bool
 	unready atomic.Bool // set by SetReady(false)
-	freed   atomic.Bool // the plugins have closed their networks
+	freed   atomic.Bool // set once the plugins have closed their networks
 
 	messages messageForms // message forms of the layer above; immutable after UseMessages
 
@@ -67,8 +66,8 @@ func Open(addr string, cfg Config) (*Class, error) {
 	return cls, nil
 }
 
-// pluginOf returns the plugin for one, which is one of the transports in addr, and the rest of one
-// after the scheme.
+// pluginOf returns the plugin for one, an address of a single transport that is part of addr, and
+// the rest of one after the scheme. It searches given before the registered plugins.
 func pluginOf(addr, one string, given []Plugin) (p Plugin, rest string, err error) {
 	scheme, rest, ok := strings.Cut(one, "://")
 	if !ok {
@@ -90,9 +89,9 @@ func (c *Class) Addr() Addr { return c.domain.addr }
 // Regions returns the number of registered memory regions.
 func (c *Class) Regions() int64 { return c.regions.Load() }
 
-// Registered describes at most most registered regions. It is safe for concurrent use. For some
-// microseconds per thousand regions, it holds a lock that is needed to serve peers' memory
-// requests.
+// Registered returns descriptions of up to most registered regions. It is safe for concurrent use.
+// It holds a lock that is needed to serve memory requests by peers, for a few microseconds per
+// thousand regions.
 func (c *Class) Registered(most int) (all []MemStat) {
 	for _, m := range c.domain.listRegistered(most) {
 		all = append(all, MemStat{m.key.Len, m.key.Access, m.user.Load()})
@@ -153,9 +152,9 @@ func (c *Class) Close() error {
 // plugin has freed the address.
 func (c *Class) Closed() bool { return c.freed.Load() }
 
-// onContextReleased removes a released context and closes the networks after the last one. The
-// caller holds the lead of that context, so onContextReleased does not call the user's logger
-// directly.
+// onContextReleased removes a released context and closes the networks after the last one. Because
+// the caller holds the context's lead, an error is logged by another goroutine: the user's logger
+// must not be called here.
 func (c *Class) onContextReleased(nctx *Context) {
 	c.mu.Lock()
 	c.open--
@@ -169,7 +168,7 @@ func (c *Class) onContextReleased(nctx *Context) {
 	}
 }
 
-// closeNetworks closes the networks. It must be called only once.
+// closeNetworks closes the networks and records that they are closed. It must be called only once.
 func (c *Class) closeNetworks() error {
 	defer c.freed.Store(true)
 	return c.domain.close()
@@ -191,5 +190,5 @@ func (c *Class) Serve() {
 	}
 }
 
-// hasHandlers reports whether Serve has been called.
+// hasHandlers reports whether Serve or RecvUnexpected has been called.
 func (c *Class) hasHandlers() bool { return c.serves.Load() }

@@ -27,17 +27,19 @@ const drained = -1 << 62
 // usually need less, unless the memory must first be read from disk.
 const settleTime = 10 * time.Millisecond
 
-// A Context is a completion queue together with the progress that fills it. It is safe for
-// concurrent use. One goroutine at a time leads (see Loop) and polls. The others sleep until it
-// hands over the lead or their timeout expires.
+// A Context has a queue of completed operations, and moves the bytes that complete them. It is
+// safe for concurrent use. One goroutine at a time leads (see Loop) and polls. The others sleep
+// until the leader hands over the lead or their timeout expires.
 //
-//	Progress: leader ─► poller (sockets, wake-up) ─► endpoint ─► ticket.finish ─► queue
-//	Trigger:  queue ─► callback                      Cancel, from anywhere ─► ticket.finish ─► queue
+// Progress polls the sockets and queues each operation that has completed. Trigger removes
+// operations from the queue and runs their callbacks. Op.Cancel, which may be called by any
+// goroutine, queues an operation that has not completed.
 //
 // Most programs need only these methods:
 //
 //   - progress and callbacks: NewOp, Progress, Trigger, Wake; Timer and Now
-//   - messages: Lookup, Self; SendUnexpected and RecvUnexpected; SendExpected and RecvExpected; Withdraw
+//   - messages: Lookup, Self; SendUnexpected and RecvUnexpected; SendExpected and RecvExpected;
+//     Withdraw
 //   - memory: Put, Get, Deregister; memory is created by Class.Register and Class.NewMem
 //   - peers: OnFault, Connected, Disconnect, Identity
 //   - closing: Shutdown, which lets operations complete; Close and Closed, which do not
@@ -49,15 +51,15 @@ const settleTime = 10 * time.Millisecond
 //
 // A single goroutine may drive several contexts, of one or more classes, by calling Progress and
 // Trigger of each in turn. While it waits in one context's Progress, the timers and callbacks of
-// the other contexts are delayed, so it should wait for at most a few milliseconds or poll with
-// Progress(0). Alternatively, each context can be driven by its own goroutine. In both cases, if
-// the transport has a background poller (on Linux, without Unassisted), bytes from peers are
+// the other contexts are delayed. It should therefore wait for at most a few milliseconds, or poll
+// with Progress(0). Alternatively, each context can be driven by its own goroutine. In both cases,
+// if the transport has a background poller (on Linux, without Unassisted), bytes from peers are
 // received while a context is not being driven.
 type Context struct {
 	class  *Class
 	id     int
 	ep     *endpoint
-	driver simhook.Driver    // the carrier, in a simulator; or nil
+	driver simhook.Driver    // the carrier, if it is a simulator's; otherwise nil
 	sched  simhook.Scheduler // in a simulator; or nil
 	limits Limits
 
@@ -166,11 +168,11 @@ func (c *Context) Closing() bool { return c.state.Load() >= ctxClosing }
 // new once it returns true.
 func (c *Context) Draining() bool { return c.state.Load() != ctxOpen }
 
-// waitForUse waits for operations that have completed, usually because they were canceled, while
-// another goroutine was using their memory. It ensures that the Trigger after a Cancel runs the
-// callback. The other goroutine is in a single copy or a single nonblocking system call. If it
-// takes longer than settleTime, a later Trigger runs the callback, and any Trigger before that does
-// not wait again.
+// waitForUse waits until other goroutines have stopped using the memory of operations that have
+// completed, usually by cancellation. It ensures that the Trigger after a Cancel runs the
+// callback. The wait is short, because each of those goroutines is in a single copy or a single
+// nonblocking system call. If one takes longer than settleTime, a later Trigger runs the callback,
+// and calls to Trigger before that do not wait again.
 func (c *Context) waitForUse() {
 	spinUntil(settleTime, func() bool { return c.lingering.Load() <= c.slow.Load() })
 	c.slow.Store(c.lingering.Load())
@@ -207,7 +209,7 @@ func (c *Context) queueEnded(op *Op) {
 	c.wakeLeader()
 }
 
-// cancelOp cancels the operation of t.
+// cancelOp cancels the operation to which t refers.
 func (c *Context) cancelOp(t ticket) {
 	if c.state.Load() != ctxReleased {
 		c.ep.cancelTicket(t)
@@ -227,8 +229,8 @@ func (c *Context) isReleasable() bool {
 	return c.state.Load() == ctxShut && c.live.Load() == 0 && !c.ep.isLingering()
 }
 
-// tryRelease releases c if it is releasable. If another goroutine leads, tryRelease wakes it, and
-// it releases c when it gives up the lead.
+// tryRelease releases c if it is releasable. If another goroutine leads, tryRelease wakes that
+// goroutine, which releases c when it gives up the lead.
 func (c *Context) tryRelease() {
 	if !c.isReleasable() {
 		return

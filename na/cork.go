@@ -1,17 +1,17 @@
 package na
 
-// Batch runs fn and sends the frames of all operations that fn starts or cancels together. fn must
-// not block.
+// Batch runs fn, and then sends the frames of all operations that fn has started or canceled
+// together. fn must not block.
 func (c *Context) Batch(fn func()) {
 	c.corks.Add(1)
 	defer c.Upper().Uncork()
 	fn()
 }
 
-// Cork holds back the frames of operations until Uncork, so that they are sent together. Corks
-// nest, even across goroutines. Flush, a call to Progress by any goroutine, or a timeout of a few
-// milliseconds sends the frames earlier. If the context cannot hold back frames, Cork returns false
-// and the caller must not call Uncork.
+// Cork holds back the frames of operations until Uncork is called, so that they are sent together.
+// Corks nest, even across goroutines. Flush, a call to Progress by any goroutine, or a timeout of
+// a few milliseconds sends the frames earlier. If the context cannot hold back frames, Cork
+// returns false and the caller must not call Uncork.
 func (c upper) Cork() bool {
 	if c.background == nil && c.driver == nil {
 		return false
@@ -25,9 +25,9 @@ func (c upper) Cork() bool {
 // wait.
 func (c upper) Batches() bool { return c.driver == nil }
 
-// Uncork ends a Cork that returned true. Frames that another Cork holds back are not sent. A
-// goroutine that queues a frame concurrently either sees no cork and sends the frame itself, or has
-// set hasPending before Uncork tests it.
+// Uncork undoes a call to Cork that returned true. It sends the frames unless another Cork still
+// holds them back. A goroutine that queues a frame concurrently either sees no cork and sends the
+// frame itself, or has set hasPending before Uncork tests it.
 func (c upper) Uncork() {
 	if c.corks.Add(-1) == 0 && c.ep.hasPending.Load() {
 		c.ep.flushHeld()

@@ -11,8 +11,9 @@ import (
 // An inboundBulk is bulk data being received: the data of a get started here, of a put started by
 // the peer, or of a message body.
 //
-//	own get ─ beginMoves ─► sink ─ DATA… ─► the peer's DONE, or all bytes over an Exact carrier, end the get
-//	PUT of the peer ──────► sink ─ DATA… ─► all bytes: DONE
+// A get started here completes when the peer's DONE frame arrives or, if the carrier is Exact,
+// when all bytes have arrived. A put started by the peer is confirmed with a DONE frame when all
+// bytes have arrived.
 type inboundBulk struct {
 	op    *Op // the local get; nil if there is none or it has completed
 	id    uint64
@@ -27,8 +28,8 @@ type inboundBulk struct {
 	dead  bool // set if further bytes are to be discarded
 }
 
-// dropSink stops s and frees it. If the carrier still holds views of s, it is freed when the last
-// one is returned.
+// dropSink stops s and frees it. If the carrier still holds views of s, s is freed when the
+// carrier returns the last of them.
 func (e *endpoint) dropSink(s *inboundBulk) {
 	s.dead, s.op = true, nil
 	if s.views > 0 {
@@ -44,7 +45,8 @@ func (e *endpoint) dropSink(s *inboundBulk) {
 	e.sinks.put(s)
 }
 
-// sinkOf returns the sink to which a DATA frame belongs, or nil.
+// sinkOf returns the inboundBulk to which the DATA frame with header h belongs, or nil if there is
+// none.
 func (l *session) sinkOf(h *frame.Header) *inboundBulk {
 	if h.Flags&frame.FlagBody != 0 {
 		return l.arrivals[h.Op]
@@ -74,7 +76,7 @@ func (l *session) Place(h *frame.Header) (carrier.View, error) {
 	return l.e.lendViewLocked(v), nil
 }
 
-// placeData returns the view for Place before it is lent to the carrier.
+// placeData implements Place, except that the view it returns has not been lent to the carrier.
 func (l *session) placeData(h *frame.Header) (view, error) {
 	n := int64(h.Payload())
 	v := view{n: n}

@@ -12,9 +12,9 @@ import (
 // peer, or of a message body. It is either waiting for its turn in its flow, or the carrier is
 // sending its last pieces.
 //
-//	own put ─ beginMoves ─► PUT, source ─ DATA… ─► after the last piece it is freed; the peer's DONE ends the put
-//	GET of the peer ──────────► source ─ DATA… ─► after the last piece: DONE
-//	enqueueSend ──────────► BODY, source ─ DATA… ─► after the last piece the message is sent
+// A put starts with a PUT frame, and completes when the peer's DONE frame arrives. The data of a
+// get is followed by a DONE frame. A message body starts with a BODY frame and is followed by its
+// message. The outboundBulk is freed when its last piece has been sent.
 type outboundBulk struct {
 	op     *Op // the local put, or the message with the body; nil if there is none or it has completed
 	serve  bool
@@ -30,7 +30,7 @@ type outboundBulk struct {
 	dead   bool // set if no more pieces are to be sent
 }
 
-// mayBegin reports whether a queued put or get may be started now.
+// mayBegin reports whether a put or get is queued and may be started now.
 func (l *session) mayBegin() bool {
 	return l.queuedMoves.n > 0 && l.inFlight.n < maxInFlight && l.state == stateUp
 }
@@ -80,7 +80,8 @@ func (l *session) queueSource(s *outboundBulk) {
 	l.markPending()
 }
 
-// sendPiece sends a piece of up to most bytes of the flow's next source.
+// sendPiece writes a piece of at most most bytes to w. The piece belongs to the first outboundBulk
+// in the queue of flow f.
 func (l *session) sendPiece(f carrier.Lane, w carrier.Writer, most int) {
 	s := l.flows[f].next()
 	s.queued = false
@@ -179,8 +180,8 @@ func (l *session) dropSource(s *outboundBulk) {
 	l.settleSource(s)
 }
 
-// settleSource completes and frees s, unless s is waiting for its turn or the carrier still holds a
-// piece of it.
+// settleSource frees s and completes its operation, unless s is waiting for its turn or the
+// carrier still holds a piece of it.
 func (l *session) settleSource(s *outboundBulk) {
 	if s.queued || s.views > 0 {
 		return
@@ -202,7 +203,7 @@ func (l *session) settleSource(s *outboundBulk) {
 	l.e.sources.put(s)
 }
 
-// endSources drops all sources in a flow's queue when the session ends.
+// endSources drops all entries of q, the queue of a flow, when the session ends.
 func endSources(q *fifo[*outboundBulk]) {
 	for _, s := range q.all() {
 		s.dead, s.op = true, nil
