@@ -13,8 +13,9 @@ import (
 // sending its last pieces.
 //
 // A put starts with a PUT frame, and completes when the peer's DONE frame arrives. The data of a
-// get is followed by a DONE frame. A message body starts with a BODY frame and is followed by its
-// message. The outboundBulk is freed when its last piece has been sent.
+// get is followed by a DONE frame, unless the carrier is Exact and all bytes were sent. A message
+// body starts with a BODY frame and is followed by its message. The outboundBulk is freed when its
+// last piece has been sent.
 type outboundBulk struct {
 	op     *Op // the local put, or the message with the body; nil if there is none or it has completed
 	serve  bool

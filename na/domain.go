@@ -239,8 +239,8 @@ func (d *domain) endpointOf(target int) *endpoint {
 	return d.eps[target]
 }
 
-// register makes m available to peers that have its key, or only to its session if it is restricted
-// to one.
+// register makes m accessible to the peers that have its key. If m is restricted to one session,
+// only the peer of that session can access it.
 func (d *domain) register(m *Mem) error {
 	if d.faults != nil {
 		if err := d.faults.FailOp(); err != nil {
@@ -275,7 +275,7 @@ func (d *domain) unpublishMem(m *Mem) bool {
 	return true
 }
 
-// listRegistered returns at most most of the registered regions.
+// listRegistered returns up to most of the registered regions, in no particular order.
 func (d *domain) listRegistered(most int) []*Mem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -289,7 +289,8 @@ func (d *domain) listRegistered(most int) []*Mem {
 	return all
 }
 
-// unbindMemLocked removes entry from the count of its session. The caller must hold d.mu.
+// unbindMemLocked decrements the number of regions restricted to the session of entry. The caller
+// must hold d.mu.
 func (d *domain) unbindMemLocked(entry memEntry) {
 	if s := entry.session; s != 0 {
 		if d.bound[s]--; d.bound[s] == 0 {
@@ -309,7 +310,7 @@ func (d *domain) rebindMem(m *Mem, session uint64) {
 	}
 }
 
-// isBound reports whether any memory is registered for the given session only.
+// isBound reports whether any registered memory is restricted to the given session.
 func (d *domain) isBound(session uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	maxCredit          = 4096     // unused envelopes that a peer may announce
 	maxAnswers         = 64 << 10 // expected messages to one peer waiting to be sent
 	maxQueuedMoves     = 64 << 10 // gets and puts to one peer that have not started
-	maxAsking          = 64 << 10 // withdraws at one peer that have not been sent
+	maxAsking          = 64 << 10 // withdrawals to one peer that have not been sent
 	maxRecvs           = 64 << 10 // posted receives of expected messages per peer, in addition to Config.SendQueue
 	maxLookups         = 1024     // lookups per context
 )
@@ -44,7 +44,7 @@ type endpoint struct {
 	id         int
 	routes     []route
 	faults     simhook.Faults // in a simulator; or nil
-	counted    atomic.Bool    // failOp was called for the Answer that the next startSendExpected completes
+	counted    atomic.Bool    // set if sendAnswer has called failOp, so that the next startSendExpected does not
 	timer      atomic.Int64   // time of the next Poll; 0 if none
 	due        atomic.Int64   // expiry of the first entry in timers; 0 if none
 	hasPending atomic.Bool    // pending is not empty
@@ -57,7 +57,7 @@ type endpoint struct {
 	finishing bool          // Confirm has been called
 	lost      []Unconfirmed // unconfirmed messages of sessions that have ended
 	unlocks   int           // number of Unlock calls since frames were held back
-	now       time.Duration // last time passed in
+	now       time.Duration // most recent time at which the clock was read
 	sessions  map[uint64]*session
 	names     map[Addr]*session
 	choosing  []*session // sessions with several addresses that have not yet settled on one
@@ -207,9 +207,10 @@ func (e *endpoint) startLookup(t ticket, text string) {
 // ErrUnreachable, ErrPeerLost, ErrNoCredit (no envelope, or the local queue is full), ErrCanceled
 // or ErrClosed. If it is canceled and completes with Fate NotRun, nothing was sent.
 //
-// If the deadline has passed when it is the message's turn, the message is not sent and the
+// If the deadline has passed by the time the message can be sent, the message is not sent and the
 // operation completes with ErrTimeout and NotRun. Otherwise the remaining time is written into the
-// message at that point, and a flag makes the receiver record the arrival time in Envelope.Arrived.
+// message at that point, and a flag makes the receiver record the arrival time in
+// Envelope.Arrived.
 func (e *endpoint) startSendUnexpected(t ticket, to Addr, tag Tag, buf []byte, by Deadline) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		e.returnRoom(to, len(buf)) // the claim ends with the send
@@ -219,10 +220,10 @@ func (e *endpoint) startSendUnexpected(t ticket, to Addr, tag Tag, buf []byte, b
 }
 
 // startSendExpected sends buf to the receive that the peer has posted for this context and tag. It
-// does not use an envelope. If there is no such receive, the peer drops and counts the message. buf
-// may be longer than the peer's Eager if the receive accepts most bytes. If body is not nil, it is
-// sent separately: the caller must have claimed room for it, as for CallSpec.Body, and copied has
-// the meaning of CallSpec.Copy.
+// does not use an envelope. If there is no such receive, the peer drops and counts the message. If
+// the receive accepts most bytes, buf may be longer than the peer's Eager. If body is not nil, it
+// is sent separately, and the caller must have claimed room for it, as described for
+// CallSpec.Body. If copied is set, body is copied, as with CallSpec.Copy.
 func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byte, copied bool, most int) {
 	if e.faults != nil && !e.counted.Swap(false) && e.failsAtOnce(t, nil) {
 		if body != nil {
@@ -238,7 +239,8 @@ func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byt
 	e.send(t, kindSendExpected, to, tag, buf, p, err, Deadline{}, most)
 }
 
-// send starts the operation of a message. If bad is not nil, the operation fails with bad instead.
+// send starts an operation that sends a message. If bad is not nil, the operation fails with bad
+// and nothing is sent.
 func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p packedBody, bad error, by Deadline, most int) {
 	body := p.body
 	if k == kindSendUnexpected && (e.dom.cfg.OnNoCredit != Queue && !t.op.expedited || t.op.hasty) && e.hasNoEnvelope(to) {

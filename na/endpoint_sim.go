@@ -16,8 +16,9 @@ func (e *endpoint) failOp() error {
 	return e.faults.FailOp()
 }
 
-// failsAtOnce completes the operation of t with Fate NotRun if the simulator makes its start fail,
-// and reports whether it did. local is memory that was acquired for the operation, or nil.
+// failsAtOnce reports whether the simulator makes the start of an operation fail. If so, it
+// completes the operation of t with Fate NotRun and releases local, the memory that was acquired
+// for the operation. local may be nil.
 func (e *endpoint) failsAtOnce(t ticket, local *Mem) bool {
 	err := e.failOp()
 	if err == nil {

@@ -10,12 +10,13 @@ import (
 // An Envelope is a received unexpected message, held in memory that was guaranteed to its sender.
 // Data and Body are valid until Free is called.
 //
-//	RecvUnexpected ─► Envelope ─ Accept: the sender may use the envelope again ─► Free: its memory is released
-//	                     │          └─ the sender abandons it: OnAbandon
-//	                     └─ the sender withdraws or abandons it: Accept reports false
+// Accept returns the envelope to the sender, which may then send another message. Free releases
+// the memory of the message. If the sender withdraws or abandons the message before it is
+// accepted, Accept returns false. If the sender abandons it between Accept and Free, the function
+// set by upper.OnAbandon is called.
 //
-// From its arrival until Free, its session can find it by number. The zero value is for use with
-// upper.Records.
+// Until Free is called, the session can find the Envelope by the message's number. The zero value
+// is for use with upper.Records.
 type Envelope struct {
 	Data []byte
 	Body []byte // body that was sent separately, or nil
@@ -59,10 +60,10 @@ func (e *Envelope) Accept() bool { return e.owner.acceptEnvelope(e) }
 // false.
 func (e *Envelope) IsWithdrawn() bool { return e.owner.isWithdrawn(e) }
 
-// Watch causes upper.OnAbandon to be called if the sender withdraws the message before it is
-// accepted. It returns false if the sender has already withdrawn it. If by is not nil, it is the
-// reason reported to a sender whose messages are waiting. by must remain valid until the next call
-// to Watch.
+// Watch causes the function set by upper.OnAbandon to be called if the sender withdraws the
+// message before it is accepted. It returns false if the sender has already withdrawn it. If by is
+// not nil, by.HeldBy provides the reason that is reported to a sender whose messages are waiting.
+// It may be called until the next call to Watch or Free.
 func (e *Envelope) Watch(by heldby.Holder) bool { return e.owner.watchEnvelope(e, by) }
 
 // Identity returns the identity of the sender. It may be called even after the session has ended.

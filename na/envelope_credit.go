@@ -7,23 +7,24 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// The functions in this file implement guaranteed envelopes. A credit is cumulative, that is, it is
-// the number of messages that the peer may send during the whole session. It does not matter if a
-// credit is lost or arrives twice.
+// The functions in this file implement guaranteed envelopes. A credit is cumulative: it is the
+// number of messages that the peer may send during the whole session. It therefore does not matter
+// if a frame with a credit is lost or arrives twice.
 //
-//	source: used ≤ credits (+ 1)                        destination: received ≤ advertised (+ 1), advertised ≤ released + guaranteed
-//	SendUnexpected ─► takeCredit ─► msgs ── UNEXPECTED ──► held ─► accepted: released
-//	                      │ none                                        │
-//	                   queued ◄── sendQueued ◄── credit in any header ──┘
-//	                      └─ still none after Config.Probe: PING, and its PONG carries the credit
+// The destination computes the credit as the number of messages that it has accepted plus the
+// number of envelopes that it guarantees, and writes the credit into the header of every frame.
+// The source sends a message only if it has sent fewer messages than the last credit allows.
+// Otherwise it queues the message until a higher credit arrives. If none arrives within
+// Config.Probe, the source sends a PING, and the PONG carries the current credit.
 //
-// In addition, each peer always has ExpeditedEnvelopes, which are not part of the credit and can be
-// used only by expedited messages. Expedited messages wait in a separate queue, which is served
+// In addition, each peer always has ExpeditedEnvelopes, which are not part of the credit and can
+// be used only by expedited messages. Expedited messages wait in a separate queue, which is served
 // first.
 
-// reserveEnvelopes reserves budget for want envelopes, or for fewer if the budget is short, and in
-// addition for ExpeditedEnvelopes. It returns an error if it cannot reserve at least least
-// envelopes.
+// reserveEnvelopes reserves memory in the budget for up to want envelopes, and in addition for
+// ExpeditedEnvelopes. It returns the number of envelopes reserved, without ExpeditedEnvelopes, and
+// whether that number is less than want. If fewer than least envelopes are available, it reserves
+// none and returns an error.
 func (d *domain) reserveEnvelopes(want, least int) (n int, short bool, err error) {
 	each := envelopeBytes(d.cfg.Eager)
 	d.mu.Lock()
@@ -55,8 +56,8 @@ func (d *domain) returnEnvelopes(n int) {
 	d.mu.Unlock()
 }
 
-// creditBatch returns the number of freed envelopes, out of n, that triggers a separate credit
-// frame.
+// creditBatch returns the number of freed envelopes that triggers a separate credit frame to a
+// peer that is guaranteed n envelopes.
 func (d *domain) creditBatch(n int) uint32 {
 	b := d.cfg.CreditBatch
 	if b == 0 {
@@ -65,9 +66,9 @@ func (d *domain) creditBatch(n int) uint32 {
 	return uint32(min(max(b, 1), n))
 }
 
-// reserveFor reserves envelopes for a peer with the given Need and Want, for which 0 means
-// unspecified. short reports whether the budget is too small for another peer or for the peer's
-// Want.
+// reserveFor reserves envelopes for a peer whose HELLO specifies need and want, as in Config. Zero
+// means unspecified. short reports whether the budget was too small for all the envelopes that the
+// peer could have been offered.
 func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	most, least := d.cfg.Envelopes, d.cfg.MinEnvelopes
 	if want != 0 {
@@ -101,12 +102,12 @@ func (l *session) keepsLastEnvelope() bool {
 	return false
 }
 
-// freeEnvelopes returns the number of the peer's envelopes that are known to be free. It is
-// negative while expedited messages use ExpeditedEnvelopes.
+// freeEnvelopes returns the number of the peer's envelopes that are known to be free. The number
+// is negative while expedited messages use ExpeditedEnvelopes.
 func (l *session) freeEnvelopes() int { return int(int32(l.credits - l.used)) }
 
-// hasNoEnvelope reports whether the session with a peer is up but has no envelope for a message
-// that is not patient.
+// hasNoEnvelope reports whether the session with the peer is up but has no envelope that a message
+// without SetPatient could use immediately.
 func (e *endpoint) hasNoEnvelope(to Addr) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -115,7 +116,7 @@ func (e *endpoint) hasNoEnvelope(to Addr) bool {
 }
 
 // takeCredit takes one of the peer's envelopes for o and reports whether one was free. The caller
-// must ensure that no message with precedence is waiting.
+// must ensure that no message that must be sent before o's is waiting.
 func (l *session) takeCredit(o *Op) bool {
 	if l.state != stateUp {
 		return false
@@ -137,7 +138,8 @@ func (l *session) takeCredit(o *Op) bool {
 	return true
 }
 
-// returnCredit returns an envelope that was taken by takeCredit but not used.
+// returnCredit returns an envelope that was taken by takeCredit but not used. It then sends queued
+// messages that can use the envelope.
 func (l *session) returnCredit() {
 	l.used--
 	l.sendQueued()
@@ -203,8 +205,8 @@ func (l *session) sendWaiting() {
 	}
 }
 
-// noCredit counts a message for which no envelope is free, and fails its operation if the message
-// may not wait.
+// noCredit records that no envelope is free for o's message. It fails o with ErrNoCredit unless
+// the message may wait.
 func (l *session) noCredit(o *Op) {
 	l.stalls++
 	l.e.stats.Stalls++
@@ -213,8 +215,8 @@ func (l *session) noCredit(o *Op) {
 	}
 }
 
-// noteHighWater updates the maximum number of messages that were waiting here or not known to be
-// accepted.
+// noteHighWater updates the high-water mark of messages to the peer that are queued here, or that
+// were sent but are not known to be accepted.
 func (l *session) noteHighWater() {
 	accepted := l.credits - l.peer.envelopes
 	if n := int32(l.used-accepted) + int32(l.queued.n); n > l.highWater {
@@ -223,8 +225,8 @@ func (l *session) noteHighWater() {
 	}
 }
 
-// holdLast delays completion of the operation of a sent message that used the last envelope, until
-// another envelope is free (G10).
+// holdLast delays the completion of o, whose message was sent and used the last envelope, until
+// the peer has a free envelope again.
 func (l *session) holdLast(o *Op) {
 	o.id = l.seq
 	if l.freeEnvelopes() > 0 {
@@ -257,7 +259,8 @@ func (l *session) onCredit(credit uint32) {
 	l.sendQueued()
 }
 
-// returnEnvelope returns an envelope to the peer.
+// returnEnvelope returns an envelope to the peer, because its message was accepted. If the session
+// has ended, it releases the reserved memory instead.
 func (l *session) returnEnvelope() {
 	l.held--
 	if l.state == stateDown {
@@ -278,24 +281,24 @@ func (l *session) scheduleCredit() {
 	}
 }
 
-// credit returns the credit for a header that is about to be sent, which is the cumulative number
-// of envelopes guaranteed to the peer.
+// credit returns the credit to write into a header that is about to be sent, and records that it
+// has been announced to the peer.
 func (l *session) credit() uint32 {
 	l.advertised = l.released + l.guaranteed
 	l.creditDue = false
 	return l.advertised
 }
 
-// probeLater schedules a credit probe after Config.Probe. It is sent only if messages are still
-// waiting then.
+// probeLater schedules a credit probe after Config.Probe. The probe is sent only if messages are
+// still waiting then.
 func (l *session) probeLater() {
 	l.e.readClock()
 	l.probed = l.e.now
 	l.e.tickNoLaterThan(l.probed + l.e.dom.cfg.Probe)
 }
 
-// probeCredit requests the peer's credit if messages have been waiting for Config.Probe (G20). It
-// returns the time of the next probe, or 0 if no message is waiting.
+// probeCredit requests the peer's current credit if messages have been waiting for Config.Probe.
+// It returns the time of the next probe, or 0 if no message is waiting.
 func (l *session) probeCredit(now time.Duration) time.Duration {
 	if l.queuedLen() == 0 && l.heldLast.n == 0 {
 		return 0

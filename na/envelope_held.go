@@ -103,7 +103,7 @@ func (e *endpoint) newEnvelope(n int) *Envelope {
 }
 
 // newMessage returns an envelope for an unexpected message of n bytes. If the layer above uses
-// upper.Records, it provides the envelope.
+// upper.Records, that layer provides the envelope.
 func (e *endpoint) newMessage(n int) *Envelope {
 	if e.nctx.getRecord == nil {
 		return e.newEnvelope(n)
@@ -114,8 +114,8 @@ func (e *endpoint) newMessage(n int) *Envelope {
 	return env
 }
 
-// adoptMessage moves the unexpected message of env into an envelope provided by the layer above, if
-// that layer uses upper.Records.
+// adoptMessage moves the unexpected message of env into an envelope provided by the layer above,
+// and returns that envelope. If the layer above does not use upper.Records, it returns env.
 func (e *endpoint) adoptMessage(env *Envelope) *Envelope {
 	if e.nctx.getRecord == nil {
 		return env
@@ -161,7 +161,7 @@ func (e *endpoint) newBuffer(n int) *messageBuffer {
 	return b
 }
 
-// dropBuffer releases b, which may be nil.
+// dropBuffer releases b for reuse. b may be nil.
 func (e *endpoint) dropBuffer(b *messageBuffer) {
 	switch {
 	case b == nil:
@@ -188,7 +188,8 @@ func longBuffer(n int) *messageBuffer {
 	return b
 }
 
-// keepEnvelope adds an unexpected message to the messages of l.
+// keepEnvelope fills in env, which holds a received unexpected message, and adds it to the table
+// of the session's messages.
 func (l *session) keepEnvelope(env *Envelope, tag Tag) {
 	env.From, env.Tag, env.session, env.accepted, env.id, env.Load = l.addr(), tag, l, false, l.received, &l.load
 	l.requests.add(env, int(l.guaranteed))
@@ -208,7 +209,8 @@ func (e *endpoint) takeEnvelope() *Envelope {
 	return env
 }
 
-// countArrived publishes the number of messages in the inbox for countInbox.
+// countArrived stores the number of messages in the inbox where countInbox can read it without the
+// lock.
 func (e *endpoint) countArrived() { e.arrived.Store(int32(e.inbox.n)) }
 
 // An inbox is the list of messages that no receive has taken, oldest first. A withdrawn message

@@ -7,12 +7,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Code is the reason for which an operation failed. It implements error and can be tested for
-// with errors.Is. Codes are part of the wire protocol and are never renumbered. Those up to 24 have
-// the values of the corresponding return codes of C Mercury.
+// A Code states why an operation failed. It implements error, and errors.Is can test for it. Codes
+// are part of the wire protocol and are never renumbered. Codes up to 24 have the values of the
+// corresponding return codes of C Mercury.
 type Code = codes.Code
 
-// Codes.
+// Error codes.
 const (
 	OK             = codes.OK
 	ErrPermission  = codes.ErrPermission  // the access mode or the owner does not allow it
@@ -57,23 +57,23 @@ const (
 	ErrRefused  = codes.ErrRefused  // the error was returned by the target, which did not run the request
 )
 
-// CodeOf returns the code in err's tree. It returns OK if err is nil. For an error without a code
-// it returns ErrTimeout if err matches context.DeadlineExceeded, ErrCanceled if it matches
-// context.Canceled, and otherwise ErrIO.
+// CodeOf returns the first code in err's tree, or OK if err is nil. If there is no code in the
+// tree, CodeOf returns ErrTimeout if err matches context.DeadlineExceeded, ErrCanceled if err
+// matches context.Canceled, and ErrIO otherwise.
 func CodeOf(err error) Code { return codes.Of(err) }
 
 // A Fate describes what happened to a request at its target, as far as this side can tell. Fates
 // are part of the wire protocol and are never renumbered.
 type Fate = codes.Fate
 
-// Fates.
+// Possible fates of a request.
 const (
 	MaybeRan = codes.MaybeRan // it was sent and no response arrived; it ran once or not at all
 	NotRun   = codes.NotRun   // it certainly did not run: it was never sent, was refused, or was dropped before its handler began
 	Ran      = codes.Ran      // its handler began
 )
 
-// An OpError is the error of an operation. It records the kind of operation, the peer and the
+// An OpError describes a failed operation. It records the kind of operation, the peer and the
 // cause.
 type OpError struct {
 	Op   string // "get", "send unexpected", ...

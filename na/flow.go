@@ -5,17 +5,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Flow control of unexpected messages uses Guaranteed Envelope Resources (GER), as LAM defined them
-// for MPI. Each side guarantees each of its peers envelopes for a number of unexpected messages. It
-// admits a peer only if its budget has the memory for them. A sender stops when it has used all of
-// its envelopes.
+// Flow control of unexpected messages uses Guaranteed Envelope Resources (GER), as defined by LAM
+// for MPI. Each side guarantees each of its peers envelopes for a number of unexpected messages,
+// and admits a peer only if its budget has the memory for them. A sender may send a message only
+// if one of its envelopes at the peer is free. The envelope becomes free again when the receiver
+// accepts the message.
 //
-//	source                                             destination
-//	SendUnexpected ─ free envelope? ─ yes ─► message ─► envelope ─► receive ─► Accept
-//	                    │ no                                                     │
-//	                    │ Queue: waits here                                      │
-//	                    │ Fail:  ErrNoCredit      ◄───── credit ─────────────────┘
-//	                    └ Block: ErrNoCredit, but a patient Op waits
+// If no envelope is free, the sender's Policy determines whether the message waits or fails with
+// ErrNoCredit.
 
 // EnvelopeOverhead is the number of bytes charged for each envelope in addition to Config.Eager.
 const EnvelopeOverhead = 64
@@ -25,9 +22,9 @@ const EnvelopeOverhead = 64
 // messages have used all other envelopes. See Op.SetExpedited.
 const ExpeditedEnvelopes = frame.ExpeditedEnvelopes
 
-// GuaranteedBytes returns the memory in bytes that is reserved for peers peers, each with the given
-// number of envelopes for messages of eager bytes, including their ExpeditedEnvelopes. It is the
-// value of Stats.Reserved when that many peers are connected.
+// GuaranteedBytes returns the memory in bytes that is reserved for the given number of peers, each
+// with the given number of envelopes for messages of eager bytes, including ExpeditedEnvelopes. It
+// is the value of Stats.Reserved when that many peers are connected.
 func GuaranteedBytes(peers, envelopes, eager int) int64 {
 	return int64(peers) * int64(envelopes+ExpeditedEnvelopes) * envelopeBytes(eager)
 }
@@ -39,7 +36,7 @@ func envelopeBytes(eager int) int64 { return int64(eager + EnvelopeOverhead) }
 // it.
 type Policy uint8
 
-// Policies.
+// Policy values.
 const (
 	Queue Policy = iota // the message waits at the source, within Config.SendQueue
 	Fail                // the message fails with ErrNoCredit, after received frames have been checked for credit
@@ -98,8 +95,8 @@ type PeerStats struct {
 	Promised int // envelopes that the peer guarantees to this side, excluding ExpeditedEnvelopes
 	Free     int // number of Promised envelopes that are free, as far as this side knows
 	Queued   int // messages waiting here for an envelope
-	// HeldBy is the peer's last report of what requests there are waiting for. It is empty if none
-	// are waiting. See Held.
+	// HeldBy is the reason that the peer last reported for not yet accepting this side's messages.
+	// It is empty if none are waiting. See Held.
 	HeldBy string
 	// HighWater is the maximum number of messages to the peer so far that were waiting here, or
 	// were sent but not known to be accepted. It is the number of envelopes that this program needs
@@ -142,9 +139,9 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 	}
 }
 
-// envelopeContract sets the number of envelopes offered to each peer, in a Config with its defaults
-// filled in: Envelopes, or fewer if Budget must suffice for Peers. It returns an error if there are
-// too few.
+// envelopeContract sets the number of envelopes offered to each peer. That is Envelopes, or fewer
+// if Budget must suffice for Peers. c must have its defaults filled in. envelopeContract returns
+// an error if the number would be less than MinEnvelopes.
 func (c *Config) envelopeContract() error {
 	if c.CreditBatch > c.Envelopes {
 		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, %d: %w", c.CreditBatch, c.Envelopes, ErrInvalid)

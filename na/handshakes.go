@@ -1,7 +1,8 @@
 package na
 
-// handshakeFailed counts a failed TLS handshake of an incoming connection and logs the reason, at
-// most once per second. The caller must not hold a lock, because it calls the user's logger.
+// handshakeFailed counts a failed TLS handshake of an incoming connection, and logs the reason at
+// most once per second. The caller must not hold a lock, because handshakeFailed calls the user's
+// logger.
 func (c *Context) handshakeFailed(peer, why string) {
 	if skipped, ok := c.handshakeLog.Allow(c.Now()); ok {
 		c.class.cfg.logger().Warn("na: a TLS handshake of a peer that connected has failed", "peer", peer, "reason", why, "more", skipped)

@@ -78,9 +78,9 @@ func (id Identity) certificate() *x509.Certificate {
 	return id.Certificates[0]
 }
 
-// Identity returns the identity of the peer of a session. If peer is bound to a session, as a
-// received message's address is, Identity uses that session; otherwise it uses the session with
-// that name. ok is false if no such session is up.
+// Identity returns the identity of a session's peer. If peer is bound to a session, as the address
+// of a received message is, Identity uses that session. Otherwise it uses the session with the
+// peer of that name. ok is false if no such session is up.
 func (c *Context) Identity(peer Addr) (id Identity, ok bool) {
 	return c.ep.identityOf(peer)
 }

@@ -5,12 +5,15 @@ import (
 	"time"
 )
 
-// An inletSet holds the inlets of a context. Only the leader uses it.
+// An inletSet holds the inlets of a context. An inlet is a source of received data, such as a
+// shared memory ring, that can be polled without a system call. An inletSet may be used only by
+// the goroutine that holds the lead.
 //
-// The inlets are armed while a leader sleeps in the poller, or while the background poller is
-// parked behind its open gate. Otherwise they are polled, by the leader immediately or by the
-// background poller within 2 ms. A leader that polls armed inlets therefore disarms them and makes
-// the background poller tick, because the leader may run user code next.
+// An armed inlet wakes the context's poller when data arrives. The inlets are armed while a leader
+// sleeps in the poller, or while the background poller is parked with its gate open. Otherwise
+// they are polled, by the leader immediately or by the background poller within 2 ms. A leader
+// that finds the inlets armed disarms them and makes the background poller tick, because the
+// leader may run user code next.
 type inletSet struct {
 	inlets   []carrier.Inlet // immutable once the context has its endpoint
 	armed    bool
@@ -57,7 +60,8 @@ func (c *Context) pollInlets() (came bool) {
 	return came
 }
 
-// peekInlet polls a single inlet and recovers if it panics.
+// peekInlet polls a single inlet and reports whether data had arrived. It recovers if the inlet
+// panics.
 func (b *inletSet) peekInlet(i int) (came bool) {
 	s := b.inlets[i]
 	defer func() {
