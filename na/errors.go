@@ -57,7 +57,7 @@ const (
 	ErrRefused  = codes.ErrRefused  // the error was returned by the target, which did not run the request
 )
 
-// CodeOf returns the first code in err's tree, or OK if err is nil. If there is no code in the
+// CodeOf returns the code in err's tree, or OK if err is nil. If there is no code in the
 // tree, CodeOf returns ErrTimeout if err matches context.DeadlineExceeded, ErrCanceled if err
 // matches context.Canceled, and ErrIO otherwise.
 func CodeOf(err error) Code { return codes.Of(err) }

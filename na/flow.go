@@ -141,7 +141,7 @@ func (c *Config) validateFlow(bad func(field string, v any, want string)) {
 
 // envelopeContract sets the number of envelopes offered to each peer. That is Envelopes, or fewer
 // if Budget must suffice for Peers. c must have its defaults filled in. envelopeContract returns
-// an error if the number would be less than MinEnvelopes.
+// an error if the fields contradict each other, or if Budget is too small.
 func (c *Config) envelopeContract() error {
 	if c.CreditBatch > c.Envelopes {
 		return fmt.Errorf("na: config: CreditBatch is %d, want at most Envelopes, %d: %w", c.CreditBatch, c.Envelopes, ErrInvalid)

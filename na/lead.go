@@ -103,7 +103,7 @@ func (p *progressWait) WillSleep()    {}
 type pollWaiter interface {
 	// Stirred reports whether the goroutine must stop polling. It must be fast and must not panic.
 	Stirred() bool
-	// WillSleep is called before a sleep that only a wake-up ends.
+	// WillSleep is called before the goroutine sleeps until it is woken.
 	WillSleep()
 }
 
@@ -286,10 +286,10 @@ func (c *Context) idleError() error {
 	return ErrTimeout
 }
 
-// hasReady reports whether Trigger has something to run, or Wake has been called.
+// hasReady reports whether a callback is ready for Trigger, or Wake has been called.
 func (c *Context) hasReady() bool { return c.woken.Load() || c.Upper().HasQueued() }
 
-// HasQueued reports whether Trigger has something to run.
+// HasQueued reports whether a callback is ready for Trigger.
 func (c upper) HasQueued() bool {
 	return c.cq.len() > 0 || c.onMessage != nil && c.ep.countInbox() > 0
 }

@@ -17,12 +17,11 @@ import (
 // session has a twin, which is its counterpart in the destination endpoint. The session of a
 // context with itself is its own twin.
 //
-//	session of context i ── Pull ──► one frame ── Deliver, Place ──► twin in context j
-//
-// At most one goroutine pumps frames at a time, while others add their sessions to todo. A
-// selfCarrier never holds the locks of two endpoints at once. A goroutine does not keep pumping
-// because sessions are added meanwhile. Each drain is limited, and the context of the next session
-// continues.
+// To pump a session is to pull its frames one at a time and deliver each to the twin. At most one
+// goroutine pumps at a time, and others add their sessions to todo. The number of bytes that one
+// goroutine pumps is limited, so that other goroutines cannot keep it busy forever by adding
+// sessions. When the limit is reached, the context of the next session continues. A selfCarrier
+// never holds the locks of two endpoints at once.
 type selfCarrier struct {
 	dom   *domain
 	route route
@@ -103,8 +102,8 @@ func (c *selfConn) peerConn(l *session) *session {
 	return c.ends[0]
 }
 
-// twinOf returns the twin of l, creating it if necessary. It returns nil if the context does not
-// exist.
+// twinOf returns the twin of l, creating it if necessary. It returns nil if the destination
+// context does not exist.
 func (p *selfCarrier) twinOf(l *session) *session {
 	c := l.conn.(*selfConn)
 	if other := c.peerConn(l); other != nil {
@@ -191,8 +190,8 @@ func (p *selfCarrier) drainTodo() {
 	}
 }
 
-// nextRunnerLocked returns the context that is to continue with the sessions in todo, or nil. The
-// caller must hold p.mu.
+// nextRunnerLocked returns the context that must continue to pump the sessions in todo. It returns
+// nil if todo is empty or if all of the contexts are closing. The caller must hold p.mu.
 func (p *selfCarrier) nextRunnerLocked() *Context {
 	if len(p.todo) == 0 {
 		p.todo = nil
@@ -295,7 +294,7 @@ func (l *session) isDown() bool {
 	return l.state == stateDown
 }
 
-// Cut implements carrier.Carrier. The twin ends at the next pump.
+// Cut implements carrier.Carrier. The twin is closed the next time its session is pumped.
 func (p *selfCarrier) Cut(s carrier.Session, _ frame.Bye) {
 	l := s.(*session)
 	other := l.conn.(*selfConn).peerConn(l)

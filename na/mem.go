@@ -106,12 +106,13 @@ type Mem struct {
 
 const memClosed = 1 << 62
 
-// Served returns the number of bytes known to have been read from and written to m by peers. A
-// piece is counted once it has been sent or has arrived. A peer that reads the memory directly
+// Served returns the number of bytes known to have been read from and written to m by peers. Bytes
+// are counted once they have been sent or have arrived. A peer that reads the memory directly
 // reports the bytes before its next message, or within 100 ms.
 func (m *Mem) Served() int64 { return m.served.Load() }
 
-// countServed adds n bytes read or written by the peer of l.
+// countServed adds n to the number of bytes read from or written to m by the peer of l, and
+// records l as the last user.
 func (m *Mem) countServed(l *session, n int64) {
 	m.served.Add(n)
 	m.user.Store(l.id)
@@ -250,13 +251,14 @@ func (m *Mem) finishRevoke() {
 	}
 }
 
-// Acquire adds a user of m. It returns false if m has been revoked. The endpoint calls it for
-// peers' requests, and a higher layer calls it while it may start operations with m as their local
-// side.
+// Acquire adds a user of m, so that Deregister does not complete until Release is called. It
+// returns false if m has been revoked. The endpoint calls Acquire for requests by peers. A higher
+// layer calls it to keep m usable while it starts operations that have m as their local side.
 func (m *Mem) Acquire() bool { return m.addUser(memClosed - 1) }
 
-// acquireLocal adds a user for a local operation, for which Deregister waits. It succeeds even if m
-// has been revoked, provided that m still has another user.
+// acquireLocal adds a user of m for a local operation. Deregister waits for the operation to
+// complete. acquireLocal succeeds even if m has been revoked, provided that m still has another
+// user.
 func (m *Mem) acquireLocal() bool { return m.addUser(math.MaxInt64) }
 
 // addUser adds a user and reports whether it did. It fails if m has been revoked and has no users
@@ -280,10 +282,11 @@ func (m *Mem) Release() {
 	}
 }
 
-// contains reports whether the n bytes at off lie within m. It does not overflow.
+// contains reports whether the n bytes at off lie within m. The arguments may be any values.
 func (m *Mem) contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
 
-// InRange reports whether the n bytes at off lie within size bytes. It does not overflow.
+// InRange reports whether the n bytes at off lie within size bytes. The arguments may be any
+// values, because the sum off+n is not computed.
 func InRange(off, n, size int64) bool {
 	return off >= 0 && n >= 0 && off <= size && n <= size-off
 }

@@ -9,14 +9,14 @@ import (
 )
 
 // Some carriers can read some of a peer's memory directly (see carrier.Reacher). No frame is sent
-// to the peer, which may even be stopped.
-//
-//	own get ─ beginMoves ─► Fetch ─ PlaceOwn, copy, PlacedOwn … ─► the get ends
+// to the peer, so a get completes even if the peer is stopped. For each part of the get, the
+// carrier calls PlaceOwn, copies the bytes, and calls PlacedOwn.
 //
 // The number of bytes read is reported to the peer, which counts them, in a READ frame with the
 // next message or soon afterward.
 
-// readsDirectly starts a direct read for a get and reports whether the carrier can do it.
+// readsDirectly makes the carrier read the data of the get o directly. It returns false if the
+// carrier cannot.
 func (l *session) readsDirectly(o *Op) bool {
 	return o.x.key.Place.Claim != 0 && o.x.n > 0 && l.route.reacher != nil && l.route.reacher.Fetch(l, o.id, carrier.Region{Token: o.x.key.Token, Place: o.x.key.Place}, o.x.roff, o.x.n)
 }
@@ -114,14 +114,15 @@ const (
 	mostRead  = 1 << 40 // maximum number of bytes counted from one report by a peer
 )
 
-// A remoteRead counts the bytes of one of the peer's regions that have been read but not yet
-// reported.
+// A remoteRead is the number of bytes that this side has read directly from one of the peer's
+// regions and has not yet reported.
 type remoteRead struct {
 	token [16]byte
 	n     int64
 }
 
-// recordRead adds n bytes to the reads to be reported to the peer.
+// recordRead records that n bytes of the region with the given token have been read and must be
+// reported to the peer.
 func (l *session) recordRead(token [16]byte, n int64) {
 	if last := len(l.reads) - 1; last >= 0 && l.reads[last].token == token {
 		l.reads[last].n += n

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// A Tag distinguishes the expected messages from one peer. Unexpected messages also carry a Tag.
+// A Tag distinguishes the expected messages from one peer. An unexpected message also carries a
+// Tag, which is passed to its receiver.
 type Tag uint64
 
 // Lookup resolves the text form of an address, such as "tcp://node7:9000". op completes with
@@ -28,10 +29,10 @@ func (c *Context) SendUnexpected(op *Op, to Addr, tag Tag, buf []byte) error {
 	return c.SendUnexpectedBy(op, to, tag, buf, Deadline{})
 }
 
-// SendUnexpectedBy is like SendUnexpected but takes a deadline. If the message must wait for an
-// envelope or a connection, and its turn comes after the deadline, it is not sent and op fails with
-// ErrTimeout and fate NotRun. To complete op at the deadline in any case, start a Timer that
-// cancels op.
+// SendUnexpectedBy is like SendUnexpected but takes a deadline. If the message waits for an
+// envelope or a connection until after the deadline, it is not sent and op fails with ErrTimeout
+// and fate NotRun. This does not limit how long op takes. To complete op at the deadline in any
+// case, start a Timer that cancels op.
 func (c *Context) SendUnexpectedBy(op *Op, to Addr, tag Tag, buf []byte, by Deadline) error {
 	if limit := c.limits.MaxUnexpected; len(buf) > limit && (to.Session() == 0 || len(buf) > MaxRoom) {
 		return c.refusedError(kindSendUnexpected, to, tooLong(len(buf), limit))
@@ -64,14 +65,16 @@ func (c *Context) RecvUnexpected(op *Op) error {
 	return nil
 }
 
-// Withdraw requests that the peer destroy an unexpected message that was sent by SendUnexpected. to
-// and id are the Addr and ID of its Result. Withdraw does not use an envelope. op may be canceled,
-// but the peer may destroy the message nevertheless. op completes
+// Withdraw requests that the peer destroy an unexpected message that was sent by SendUnexpected.
+// to and id are the Addr and ID of its Result. Withdraw does not use an envelope. op may be
+// canceled, but the peer may destroy the message nevertheless. op completes:
 //
-//   - with nil if the message was destroyed before it was accepted, so that it had and will have no effect
-//   - with ErrTooLate if the message had already been accepted
-//   - with ErrPeerLost if the session ended first, in which case the fate of the message is unknown
-//   - with ErrUnsupported if the peer does not support it
+//   - with nil if the message was destroyed before it was accepted, so that it had and will have
+//     no effect;
+//   - with ErrTooLate if the message had already been accepted;
+//   - with ErrPeerLost if the session was closed first, in which case the fate of the message is
+//     unknown;
+//   - with ErrUnsupported if the peer does not support withdrawals.
 func (c *Context) Withdraw(op *Op, to Addr, id uint64) error {
 	t, err := c.startOp(op, kindWithdraw, to)
 	if err != nil {
@@ -93,13 +96,13 @@ func (c upper) Abandon(to Addr, id uint64) {
 
 var errNoReason = errors.New("session closed by the program")
 
-// Connected reports whether the session to which peer is bound is up. If peer is not bound, it
-// reports whether the session with that name is up.
+// Connected reports whether the session to which peer is bound is up. If peer is not bound,
+// Connected reports whether the session with the peer of that name is up.
 func (c *Context) Connected(peer Addr) bool { return c.ep.isConnected(peer) }
 
-// Disconnect closes the session to which peer is bound or, if peer is not bound, the session with
-// that name, with err as the reason. It also aborts an attempt to establish that session.
-// Operations with the peer fail with ErrPeerLost. A later operation connects again.
+// Disconnect closes a session, with err as the reason, or aborts an attempt to establish it. The
+// session is the one to which peer is bound or, if peer is not bound, the session with the peer of
+// that name. Operations with the peer fail with ErrPeerLost. A later operation connects again.
 func (c *Context) Disconnect(peer Addr, err error) {
 	if err == nil {
 		err = errNoReason
@@ -109,17 +112,19 @@ func (c *Context) Disconnect(peer Addr, err error) {
 	}
 }
 
-// Probe checks whether the program of the context at to calls Progress and Trigger, and whether it
-// is ready. It connects if there is no session. It does not block. op completes
+// Probe checks whether the program that owns the context at to calls Progress and Trigger, and
+// whether it is ready. It connects if there is no session. It does not block. op completes:
 //
-//   - with nil if the peer calls Trigger and is ready
-//   - with ErrNotReady if it calls Trigger and is not ready (see Class.SetReady)
-//   - with ErrDraining if it calls Trigger and is shutting down
-//   - with ErrTimeout if timeout is positive and expires without a response, which means that Trigger is not called or does not return
-//   - with ErrUnreachable or ErrPeerLost if there is no session
-//   - with ErrAgain if 1024 probes of the peer are in flight
+//   - with nil if the peer calls Trigger and is ready;
+//   - with ErrNotReady if it calls Trigger and is not ready (see Class.SetReady);
+//   - with ErrDraining if it calls Trigger and is shutting down;
+//   - with ErrTimeout if timeout is positive and expires without a response, which means that
+//     Trigger is not called or does not return;
+//   - with ErrUnreachable or ErrPeerLost if there is no session;
+//   - with ErrAgain if 1024 probes of the peer are in flight.
 //
-// A probe does not need an envelope, and no limit on requests applies to it. Result.Fate is NotRun.
+// A probe does not need an envelope, and no limit on requests applies to it. Result.Fate is
+// NotRun.
 func (c *Context) Probe(op *Op, to Addr, timeout time.Duration) error {
 	t, err := c.startOp(op, kindProbe, to)
 	if err != nil {

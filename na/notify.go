@@ -63,11 +63,11 @@ func callAll(fns []*func(peer Addr, err error), peer Addr, err error) {
 	(*fns[0])(peer, err)
 }
 
-// OnAbandon sets the function to call when a peer abandons an accepted message e that has not been
-// freed, or withdraws a watched message e. fn is called immediately, on any goroutine and with the
-// endpoint's lock held. It must not call methods of c other than Queue: it should mark the record
-// that contains e and queue one of the record's Tasks to do the rest. No list of abandoned messages
-// is needed, which could grow without bound.
+// OnAbandon sets the function to call when a peer abandons a message e that was accepted and has
+// not been freed, or withdraws a message e for which Watch was called. fn is called immediately,
+// on any goroutine and with the endpoint's lock held. It must not call methods of c other than
+// Queue: it should mark the record that contains e, and queue one of the record's Tasks to do the
+// rest. Because the records hold the Tasks, no list of abandoned messages can grow without bound.
 func (c upper) OnAbandon(fn func(e *Envelope)) { c.onAbandon.Store(&fn) }
 
 // reportAbandoned calls the function set by OnAbandon, if any.

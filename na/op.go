@@ -2,18 +2,18 @@ package na
 
 import "sync/atomic"
 
-// The state of an Op is a single atomic word (generation, holds, canceling, phase):
+// The state of an Op is a single atomic word, which consists of a generation, the number of holds,
+// flags, and a phase: idle, active, decided or queued.
 //
-//	      start              finish (first one wins)                  Trigger
-//	idle ─────────► active ───────────────────────────────► queued ───────────► idle, generation+1
-//	                 │  ▲ └─ while it is held ─► decided ──────▲
-//	                 └──┘                         │  ▲   no holds left
-//	             hold, release: a transport       └──┘ borrows the operation's memory
+// Starting an operation makes it active. While it is active, a transport may take holds, each of
+// which allows it to use the operation's memory until the hold is released. The first call to
+// finish decides the result, and later calls have no effect. If there are holds, the operation is
+// then decided until the last one is released. After that it is queued, so that no transport uses
+// its memory when the callback runs. Trigger makes it idle again and increments the generation.
 //
 // From takeInLocked to finishOpLocked, the endpoint holds the Op in its lists, guarded by its lock
 // (see endpointState). References that may outlive that are tickets, which consist of the Op and a
-// generation. A ticket of an earlier generation has no effect. The operation is queued only when
-// every hold has been released, so that no transport uses its memory after the callback.
+// generation. A ticket of an earlier generation has no effect.
 const (
 	opIdle uint64 = iota
 	opActive
@@ -54,8 +54,8 @@ const (
 var kindText = [...]string{"lookup", "receive unexpected", "deregister", "post", "timer", "send unexpected", "send expected",
 	"receive expected", "call", "put", "get", "lease", "withdraw", "probe"}
 
-// A Done is called by Trigger with the result of an operation. The Op is already idle, so Done may
-// start it again.
+// A Done is a callback that Trigger calls with the result of an operation. The Op is already idle,
+// so the callback may start it again.
 type Done func(op *Op, r Result)
 
 // A Result is the result of an operation. If a RecvExpected or Lease completed because the peer
@@ -171,8 +171,8 @@ func (op *Op) Busy() bool { return op.word.Load()&opPhaseMask != opIdle }
 // Cancel cancels the operation. It never blocks, and does nothing if the operation is idle or has
 // completed. The callback still runs exactly once: with ErrCanceled if the operation was canceled
 // first, and with the operation's result otherwise. When Cancel returns, the callback is ready for
-// Trigger, even if another goroutine was about to complete the operation, because Cancel acquires
-// the endpoint's lock, which that goroutine holds.
+// Trigger. That is the case even if another goroutine is completing the operation, because Cancel
+// waits for the endpoint's lock, which that goroutine holds.
 func (op *Op) Cancel() {
 	if t, ok := op.markCanceling(); ok {
 		op.nctx.cancelOp(t)
@@ -267,8 +267,8 @@ type ticket struct {
 // isValid reports whether t is not the zero ticket.
 func (t ticket) isValid() bool { return t.op != nil }
 
-// isTakenIn reports whether the endpoint holds the operation and it has not completed. The caller
-// must hold endpoint.mu.
+// isTakenIn reports whether the operation is held by the endpoint and has not completed. The
+// caller must hold endpoint.mu.
 func (t ticket) isTakenIn() bool { return t.op.at != 0 && t.op.word.Load()>>opGenShift == t.gen }
 
 // isCanceling reports whether Cancel has been called. The endpoint checks it under its lock when it

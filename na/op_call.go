@@ -9,19 +9,21 @@ import (
 )
 
 // A call is a single Op with two phases. While its request waits, the Op is in session.queued or
-// msgs; afterward it is in recvs. From start to completion it is in posted, and in endpoint.timers
-// if it has a deadline. Its id is the number of the request, or 0 until the request is sent.
+// msgs. After the request has been sent, the Op is in recvs until the response arrives. From start
+// to completion it is in posted, and in endpoint.timers if it has a deadline. Its id is the number
+// of the request, or 0 until the request is sent.
 //
-//	Call ─► queued ─► msgs ── UNEXPECTED ──► recvs ── EXPECTED ──► ended
-//	          │ cancel, deadline: NotRun       │ cancel, deadline, peer lost: MaybeRan
-//	          └────────────────────────────────┴──────────────────────────────────────────► ended
+// A call that is canceled or reaches its deadline before its request is sent completes with Fate
+// NotRun. After that, it completes with MaybeRan, as it does if the peer is lost.
 
 // maxStaged is the maximum size in bytes of a message that is staged while frames are held back.
-// The bytes of many longer messages would not stay in the CPU caches.
+// If longer messages were staged, the bytes of many of them would not stay in the CPU caches until
+// they are sent.
 const maxStaged = 8 << 10
 
 // stagerFor returns a Writer to which a message of n bytes can be written immediately. It returns
-// nil if the carrier has none, or if more than before messages are queued.
+// nil if the carrier cannot stage the message, if another frame must be sent first, or if more
+// than before messages are queued.
 func (l *session) stagerFor(n, before int) carrier.Writer {
 	s := l.route.stager
 	if s == nil || l.state != stateUp || l.msgs.n > before || l.pong || l.flows[carrier.Messages].hasControls() || l.e.nctx.corks.Load() > 0 && n > maxStaged {
@@ -125,8 +127,8 @@ func (l *session) checkCall(t ticket, s *CallSpec, claim int) error {
 	return nil
 }
 
-// claimOf consumes the claim of room for a message of n bytes and returns it with its session. A
-// short message has no claim.
+// claimOf consumes and returns the claim of room for a message of n bytes, and returns the session
+// to which the claim belongs. A message of at most Config.Eager bytes has no claim.
 func (e *endpoint) claimOf(to Addr, n int) (claim int, of *session) {
 	if n > e.dom.cfg.Eager {
 		if of = e.findSessionLocked(to); of != nil {
@@ -136,7 +138,7 @@ func (e *endpoint) claimOf(to Addr, n int) (claim int, of *session) {
 	return claim, of
 }
 
-// countExpedited counts a new message o if it is expedited.
+// countExpedited adds o to the number of unsent expedited messages if its message is expedited.
 func (l *session) countExpedited(o *Op) {
 	if o.expedited {
 		o.counted = true
@@ -144,7 +146,7 @@ func (l *session) countExpedited(o *Op) {
 	}
 }
 
-// uncountExpedited undoes countExpedited when o is sent or completes.
+// uncountExpedited undoes countExpedited. It is called when o is sent or completes.
 func (l *session) uncountExpedited(o *Op) {
 	if o.counted {
 		o.counted = false
@@ -212,10 +214,11 @@ func (o *Op) deadlineError() error {
 	return ErrTimeout
 }
 
-// abandonCall fails a Call or a Probe with err and notifies the peer as Abandon does. At a deadline
-// the endpoint calls ticket.setDue, and then Trigger calls abandonCall. A response that arrives in
-// between still counts. The streams of a call are reset first, because otherwise the peer would end
-// them with the ABANDON as the reason.
+// abandonCall fails a Call or a Probe with err and notifies the peer as Abandon does. At a
+// deadline the endpoint calls ticket.setDue, and then Trigger calls abandonCall. If a response
+// arrives in between, the call completes with that response. abandonCall resets the streams of a
+// call before it sends the ABANDON frame, because otherwise the peer would report the ABANDON as
+// the reason for the end of the streams.
 func (e *endpoint) abandonCall(t ticket, err error) {
 	e.mu.Lock()
 	if o := t.op; t.isTakenIn() {
@@ -235,8 +238,8 @@ func (e *endpoint) abandonCall(t ticket, err error) {
 	e.Unlock()
 }
 
-// sendAnswer sends an expected message without an operation, if the carrier can take it
-// immediately, and frees env. Otherwise it does nothing, and the caller must call startSendExpected
+// sendAnswer sends an expected message without an operation and frees env, if the carrier can send
+// the message immediately. Otherwise it does nothing, and the caller must call startSendExpected
 // instead. It returns an error if startSendExpected would fail.
 func (e *endpoint) sendAnswer(env *Envelope, to Addr, tag Tag, buf []byte, most int) (left bool, err error) {
 	if e.faults != nil {

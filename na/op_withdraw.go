@@ -10,19 +10,18 @@ import (
 // A message can be withdrawn until it is accepted at its destination. This is the cancel protocol
 // of IMPI, except that it uses the session in place of an agent's channel.
 //
-//	source                                        destination
-//	sends message n  ── UNEXPECTED ─────────────► buffered: unaccepted
-//	Withdraw(n) ─────── WITHDRAW n ─────────────► unaccepted: destroyed, its envelope is free; WITHDRAWN n OK
-//	            ◄────── WITHDRAWN n ───────────── otherwise WITHDRAWN n ErrTooLate
+// The source sends a WITHDRAW frame with the number of the message. If the destination has not
+// accepted the message, it destroys the message, which frees the envelope, and replies with a
+// WITHDRAWN frame and the code OK. Otherwise the code is ErrTooLate.
 //
-// A WITHDRAW is sent on the same flow as its message, so that it arrives after the message. It does
-// not need an envelope. The number of a source's unanswered WITHDRAWs is limited to the number of
-// envelopes that the peer guarantees. Further ones wait.
+// A WITHDRAW is sent on the same flow as its message, so that it arrives after the message. It
+// does not need an envelope. The number of WITHDRAWs to a peer that are unanswered is limited to
+// the number of envelopes that the peer guarantees. Further withdrawals wait.
 
-// A withdrawalState is the state of withdraws at the source.
+// A withdrawalState is the state of the withdrawals requested by this side of a session.
 type withdrawalState struct {
-	waiting opList // withdraws that have not been sent
-	asked   opList // withdraws that have been sent
+	waiting opList // withdrawals that have not been sent
+	asked   opList // withdrawals that have been sent and not been answered
 	open    int    // number of unanswered WITHDRAWs, including those whose operation was canceled
 	ids     map[uint64]*Op
 }
@@ -63,7 +62,8 @@ func (e *endpoint) startWithdraw(t ticket, to Addr, id uint64) {
 	e.Unlock()
 }
 
-// sessionOf returns the session to which an address is bound.
+// sessionOf returns the session to which a is bound, and marks it busy. It returns an error if the
+// session is no longer up or the operation of t must not start.
 func (e *endpoint) sessionOf(t ticket, a Addr) (*session, error) {
 	if err := e.refusalOfLocked(t); err != nil {
 		return nil, err
@@ -75,7 +75,8 @@ func (e *endpoint) sessionOf(t ticket, a Addr) (*session, error) {
 	return nil, WithText(ErrPeerLost, "the session of the message has ended")
 }
 
-// askWithdraws sends as many waiting withdraws as the peer allows.
+// askWithdraws sends a WITHDRAW for each pending withdrawal, up to the number of unanswered
+// WITHDRAWs that the peer allows.
 func (l *session) askWithdraws() {
 	for l.withdraws.waiting.n > 0 && l.withdraws.open < int(l.peer.envelopes) {
 		o := l.withdraws.waiting.pop()
@@ -85,8 +86,8 @@ func (l *session) askWithdraws() {
 	}
 }
 
-// forgetWithdraw removes o from the table. A WITHDRAW that has been sent counts in open until its
-// response arrives.
+// forgetWithdraw removes o from the table of withdrawals. If its WITHDRAW has been sent, it
+// remains counted in open until the response arrives.
 func (l *session) forgetWithdraw(o *Op) { delete(l.withdraws.ids, o.id) }
 
 // deliverWithdrawn handles a WITHDRAWN frame, which is the response to a WITHDRAW.
@@ -128,8 +129,8 @@ func (l *session) deliverWithdraw(h *frame.Header) error {
 	return nil
 }
 
-// destroyMessage destroys a message that has not been accepted, and reports whether there was one
-// with the given number.
+// destroyMessage destroys the message with the given number if it has not been accepted. It
+// reports whether there was such a message.
 func (l *session) destroyMessage(id uint64) bool {
 	env := l.requests.find(id)
 	if env == nil || env.accepted {
@@ -151,7 +152,7 @@ func (l *session) destroyMessage(id uint64) bool {
 	return true
 }
 
-// disconnectSession closes a session with err as the reason.
+// disconnectSession implements Context.Disconnect.
 func (e *endpoint) disconnectSession(peer Addr, err error) {
 	e.mu.Lock()
 	if l := e.findSessionLocked(peer); l != nil && !e.shut {
@@ -219,7 +220,7 @@ type messageTable struct {
 	n     int
 }
 
-// add adds a message to the table. The first call allocates space for most messages.
+// add adds a message to the table. The first call allocates space for up to most messages.
 func (w *messageTable) add(env *Envelope, most int) {
 	if w.n++; w.n > len(w.slots) {
 		w.grow(max(most, 2*len(w.slots)))
@@ -234,7 +235,7 @@ func (w *messageTable) add(env *Envelope, most int) {
 	w.rest[env.id] = env
 }
 
-// grow allocates space for most messages.
+// grow allocates space for up to most messages.
 func (w *messageTable) grow(most int) {
 	old, rest, n := w.slots, w.rest, w.n
 	size := 1
