@@ -150,7 +150,7 @@ func (a *Agent) Send(s *Send) error {
 	return nil
 }
 
-// isFull reports whether the number of operations has reached MaxOperations.
+// isFull reports whether the number of operations and events has reached MaxOperations.
 func (a *Agent) isFull() bool {
 	return len(a.sends)+len(a.posted)+len(a.matched)+len(a.events) >= a.config.MaxOperations
 }
@@ -201,7 +201,7 @@ func (a *Agent) answerCancel(s *Send, answer Answer) {
 	a.events = append(a.events, Event{Kind: Answered, Send: s, Answer: answer})
 }
 
-// isActive reports whether s belongs to an agent.
+// isActive reports whether s has been passed to Agent.Send and still belongs to the agent.
 func (s *Send) isActive() bool {
 	return s.cancel != cancelNone || sendIdle < s.state && s.state < sendEnded
 }

@@ -2,7 +2,7 @@ package impi
 
 import "container/list"
 
-// An envelope is the first packet of a message that has not been received.
+// An envelope holds the first packet of a message that has not been received.
 type envelope struct {
 	packet Packet
 	data   []byte
@@ -19,8 +19,8 @@ func (a *Agent) holdMessage(e *envelope) {
 	e.pair.newest[e.packet.SrcRequest] = e
 }
 
-// removeHeld removes a held message. If it was the newest one with its request number, no message remains that a
-// cancel could refer to: older messages with that number no longer belong to an active request of the sender.
+// removeHeld removes a held message. If it was the newest one with its request number, a cancel request with that
+// number no longer applies to any message, because older messages with the number do not belong to an active send.
 func (a *Agent) removeHeld(e *envelope) {
 	a.heldMessages.Remove(e.elem)
 	a.heldSize -= int64(len(e.data))

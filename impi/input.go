@@ -107,7 +107,8 @@ func (a *Agent) handlePacket(p *Packet, data []byte) error {
 	}
 }
 
-// countReceived counts a packet of pr that is no longer held, and queues a PROTOACK after every Ackmark packets.
+// countReceived counts a packet of pr as received when the packet is no longer held. It queues a PROTOACK after every
+// Ackmark packets.
 func (a *Agent) countReceived(pr *pair) {
 	pr.received++
 	if pr.received == a.config.Ackmark {
@@ -117,8 +118,8 @@ func (a *Agent) countReceived(pr *pair) {
 	}
 }
 
-// handleFirst handles the first packet of a message. The message is received if a posted receive matches, and held
-// otherwise.
+// handleFirst handles the first packet of a message. If a posted receive matches the message, the message is
+// received. Otherwise it is held.
 func (a *Agent) handleFirst(pr *pair, p *Packet, data []byte) error {
 	e := &envelope{packet: *p, data: data, pair: pr}
 	for i, r := range a.posted {
@@ -181,7 +182,7 @@ func (a *Agent) handleRest(pr *pair, p *Packet, data []byte) error {
 	return nil
 }
 
-// truncatedError returns ErrTruncated if the message is longer than the buffer, and nil otherwise.
+// truncatedError returns ErrTruncated if the message is longer than r.Buf, and nil otherwise.
 func (r *Receive) truncatedError() error {
 	if r.Packet.MsgLen > uint64(len(r.Buf)) {
 		return ErrTruncated

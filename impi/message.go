@@ -48,21 +48,19 @@ type Send struct {
 	destReq uint64 // DestRequest from the SYNCACK
 }
 
-// A sendState is the state of a message at its source. In the table, "asked", for example, means sendExposed with
-// cancelAsked. V is a violation, which ends the stream.
+// A sendState is the state of a message at its source.
 //
-//	          cancel          a packet is sent     SYNCACK         CANCELYES    CANCELNO     the stream ends
-//	queued    canceled here   exposed, or ended    V               V            ignored      not sent
-//	exposed   wanted          -                    ended, matched  V            ignored      unknown
-//	wanted    joins           the request: asked   the same        V            ignored      unknown
-//	asked     joins           -                    the same        canceled     refused      unknown
-//	refused   too late        -                    ended, matched  V            ignored      unknown
-//	matched   too late        ended with the last  V               V            too late     unknown
-//	ended     too late        -                    V               V, ignored   too late     -
+// A short message that is not synchronous ends when it is sent. Any other message is exposed after its first packet,
+// until a SYNCACK confirms that it has been received. The SYNCACK ends a short message, and starts the rest of a long
+// one. A SYNCACK for a message that is neither exposed nor refused is a protocol violation.
 //
-// A short DATA message ends when it is sent. A SYNCACK ends a short message, and starts the rest of a long one
-// (matched). An ended message is kept until its cancel request has been answered. Until then, CANCELYES is a
-// violation and CANCELNO means too late. After that, both are ignored.
+// A message that is canceled while it is queued is never sent. For an exposed message, a cancel request is sent. If
+// the peer replies CANCELYES, the message has been destroyed. If it replies CANCELNO, the message is refused, and
+// still ends with the SYNCACK. In a later state it is too late to cancel. A CANCELYES without a request is a protocol
+// violation, and a CANCELNO without a request is ignored.
+//
+// A message that has ended is kept until its cancel request has been answered. Until then, CANCELYES is a violation
+// and CANCELNO means that it was too late. After that, both are ignored.
 type sendState uint8
 
 const (

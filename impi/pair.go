@@ -23,7 +23,7 @@ type pair struct {
 
 type pairKey struct{ local, remote Proc }
 
-// pairOf returns the pair of two processes, creating it if necessary.
+// pairOf returns the pair of the two processes, creating it if necessary.
 func (a *Agent) pairOf(local, remote Proc) *pair {
 	key := pairKey{local, remote}
 	p := a.pairs[key]
@@ -34,7 +34,7 @@ func (a *Agent) pairOf(local, remote Proc) *pair {
 	return p
 }
 
-// markReady makes NextPacket check p.
+// markReady adds p to the pairs from which NextPacket takes packets.
 func (a *Agent) markReady(p *pair) {
 	if !p.ready && a.err == nil {
 		p.ready = true
@@ -67,8 +67,9 @@ func (a *Agent) NextPacket(dst []byte) ([]byte, bool) {
 	return dst, false
 }
 
-// nextOf returns the next packet of p. Only messages wait for the window. Other packets are not held at the peer, and
-// if a reply waited for a receive, it could be waiting for the very process that is waiting for the reply.
+// nextOf returns the next packet of p. Only messages wait for the flow control window. Other packets are not held at
+// the peer. Replies must not wait for a receive, because the process that would post it may itself be waiting for the
+// reply.
 func (a *Agent) nextOf(p *pair) (packet Packet, data []byte, ok bool) {
 	switch open := p.unacked < a.config.Hiwater; {
 	case len(p.replies) > 0:

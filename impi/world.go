@@ -50,8 +50,8 @@ func (w *World) Version(i, j int) (v Version) {
 	return v
 }
 
-// A worldReader builds a World from the sets of the labels, in ascending order. It allocates hosts and processes when
-// their addresses arrive, not when their counts are announced.
+// A worldReader builds a World from the sets of the labels, which it reads in ascending order. It allocates hosts and
+// processes when their addresses arrive, not when their counts are announced.
 type worldReader struct {
 	world     World
 	hosts     []uint32 // number of hosts, by client
@@ -157,8 +157,9 @@ func (r *worldReader) readPerClient(label protocol.Label, data []byte) error {
 	return nil
 }
 
-// checkAgreed checks the value v of the client with the given rank, or def if v is Default. The values of all clients
-// must be equal. all holds the value of client 0, which checkAgreed sets.
+// checkAgreed returns an error unless the value of the client with the given rank equals the value of client 0, which
+// is in *all. If rank is 0, checkAgreed stores the value in *all. If v is Default, the value is def. Otherwise it is
+// v.
 func checkAgreed(all *int32, rank int, v, def int32) error {
 	if v == Default {
 		v = def

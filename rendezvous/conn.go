@@ -20,11 +20,11 @@ const (
 	lingerTime = time.Second
 )
 
-// errWriteTimeout is the error for a member that does not accept any bytes.
+// errWriteTimeout is returned when a member does not accept any bytes within ServerConfig.Write.
 var errWriteTimeout = errors.New("write timeout")
 
-// A conn is a connection at the server. It is read and written by separate goroutines, so that the server continues
-// to read from a member that does not read.
+// A conn is a connection from a member to the server. Separate goroutines read and write it, so that the server
+// continues to read from a member that does not read.
 type conn struct {
 	net.Conn
 	server   *server
@@ -38,7 +38,7 @@ type conn struct {
 	hasJoined bool
 }
 
-// enqueueLocked queues an output of the machine and wakes writeLoop. server.mu must be held.
+// enqueueLocked queues an output of the server's state machine and wakes writeLoop. server.mu must be held.
 func (c *conn) enqueueLocked(o protocol.Output) {
 	if len(o.Send) > 0 {
 		c.queue = append(c.queue, o.Send)
@@ -53,8 +53,8 @@ func (c *conn) enqueueLocked(o protocol.Output) {
 	}
 }
 
-// readLoop passes received bytes to the machine until the connection ends. The machine drops bytes for connections
-// that it has closed.
+// readLoop passes received bytes to the server's state machine until the connection is closed. The state machine
+// drops bytes for connections that it has closed.
 func (c *conn) readLoop() {
 	defer close(c.readDone)
 	s := c.server
@@ -89,7 +89,8 @@ func (c *conn) readLoop() {
 	}
 }
 
-// writeLoop writes the machine's outputs for this connection and finally closes it.
+// writeLoop writes the state machine's outputs for this connection. It closes the connection when the state machine
+// requests it.
 func (c *conn) writeLoop() {
 	defer func() { _ = c.Close() }()
 	s := c.server

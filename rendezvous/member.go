@@ -31,23 +31,24 @@ type Config struct {
 	Timeout time.Duration
 }
 
-// ErrClosed is the error of operations that were in flight when their member was closed.
+// ErrClosed is returned by operations that are in flight when their member is closed.
 var ErrClosed = errors.New("rendezvous: closed")
 
-// errServerClosed is the error of a connection that the server closed without sending ABRT.
+// errServerClosed is returned when the server has closed the connection without sending ABRT, the command that
+// reports a failed startup.
 var errServerClosed = errors.New("rendezvous: connection closed by server")
 
 // sendTimeout is how long a write to the server may block.
 const sendTimeout = 10 * time.Second
 
-// A Member is one of the processes that are started together. It is safe for concurrent use.
+// A Member represents this process among the processes that are started together. It is safe for concurrent use.
 //
 // A Member implements request.Progressor: Progress moves bytes and Trigger runs callbacks. Methods that take a
 // context do both.
 type Member struct {
 	cfg        Config
 	conn       net.Conn
-	startedAt  time.Time // zero point of Now
+	startedAt  time.Time // time at which Now is zero
 	requests   *request.Class
 	stopServer func() // stops the server that runs in this process, if any
 
@@ -100,7 +101,7 @@ func Join(ctx context.Context, cfg Config) (*Member, error) {
 	return m, nil
 }
 
-// A joinTimeout is the cause of a Join that has timed out.
+// A joinTimeout is the cause with which Join cancels its context when Config.Timeout has expired.
 type joinTimeout struct{ after time.Duration }
 
 func (e *joinTimeout) Error() string {
@@ -216,7 +217,7 @@ func (m *Member) DoneWait(ctx context.Context) error {
 
 // Leave notifies the server that this process is exiting normally, and closes the member. It must be called after the
 // startup is complete. If this process runs the server, Leave also stops the server. The other members no longer need
-// it, and its exit is not an error for them.
+// the server then, and do not report an error when it stops.
 func (m *Member) Leave() error {
 	err := m.runMachine(m.machine.Fini)
 	m.Close()
@@ -228,14 +229,15 @@ func (m *Member) Leave() error {
 	return err
 }
 
-// Close closes the member immediately. If the startup is not yet complete, it fails for all members. After that, if
-// Leave has not been called, the server reports this member as failed.
+// Close closes the member immediately. If the startup is not yet complete, the startup fails for all members. If it
+// is complete and Leave has not been called, the server reports this member as failed.
 func (m *Member) Close() {
 	m.fail(ErrClosed)
 	m.stopServer()
 }
 
-// runMachine calls f, which operates on the machine, and sends the machine's output.
+// runMachine calls f with m.mu held and then sends the state machine's output. It returns the error of f, or the
+// error with which the member has already ended, in which case f is not called.
 func (m *Member) runMachine(f func() error) error {
 	m.writeMu.Lock()
 	defer m.writeMu.Unlock()
@@ -252,8 +254,8 @@ func (m *Member) runMachine(f func() error) error {
 	return err
 }
 
-// send writes b. It ignores errors other than timeouts, because if the server has closed the connection, Progress
-// reads the reason.
+// send writes b. It ignores errors other than timeouts: if the server has closed the connection, Progress reads the
+// reason.
 func (m *Member) send(b []byte) {
 	_ = m.conn.SetWriteDeadline(time.Now().Add(sendTimeout))
 	if _, err := m.conn.Write(b); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -305,7 +307,7 @@ func (m *Member) checkState() (ready bool, err error) {
 	return false, m.err
 }
 
-// handleInput passes bytes received from the server to the machine, and queues the resulting callbacks.
+// handleInput passes bytes received from the server to the state machine, and queues the resulting callbacks.
 func (m *Member) handleInput(b []byte) {
 	m.mu.Lock()
 	err := m.machine.Receive(b)
@@ -328,7 +330,7 @@ func (m *Member) handleInput(b []byte) {
 	}
 }
 
-// deliverLocked queues the callback for a set, if this member has submitted its label. m.mu must be held.
+// deliverLocked queues the callback for set if this member has submitted its label. m.mu must be held.
 func (m *Member) deliverLocked(set protocol.Set) {
 	i := slices.IndexFunc(m.pendingSets, func(c pendingSet) bool { return c.label == set.Label })
 	if i < 0 {

@@ -28,7 +28,8 @@ type ServerConfig struct {
 	Startup time.Duration
 	// Handshake is how long a connection may take to join. Zero means 5 seconds.
 	Handshake time.Duration
-	// Write is how long a member may go without accepting bytes that are to be sent to it. Zero means 10 seconds.
+	// Write is how long a member may accept no bytes while there are bytes to send to it. The member is then
+	// disconnected. Zero means 10 seconds.
 	Write time.Duration
 	// OnEvent, if not nil, is called for each event. Calls are serialized. OnEvent is called with the server's lock
 	// held and must return promptly.
@@ -124,7 +125,7 @@ func (s *server) addConn(nc net.Conn) {
 	s.goroutines.Go(c.writeLoop)
 }
 
-// runMachine calls f, which operates on the machine, and handles the machine's outputs and events.
+// runMachine calls f with the server's lock held, and then handles the outputs and events of the state machine.
 func (s *server) runMachine(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,8 +152,8 @@ func (s *server) runMachine(f func()) {
 	}
 }
 
-// recoverMachineLocked calls f. If the machine panics, because of bytes received from a member, the server ends,
-// because its state may be inconsistent. s.mu must be held.
+// recoverMachineLocked calls f, and recovers if the state machine panics, for instance on bytes received from a
+// member. The server then ends, because the state may be inconsistent. s.mu must be held.
 func (s *server) recoverMachineLocked(f func()) {
 	defer func() {
 		v := recover()

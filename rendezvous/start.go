@@ -55,8 +55,8 @@ func startWith(ctx context.Context, o Options, lookup func(string) (string, bool
 	return m, nil
 }
 
-// startServer runs the server in this process until stop is called. stop waits until the last bytes have been sent to
-// the other members.
+// startServer runs the server in this process until stop is called. stop blocks until the last bytes have been sent
+// to the other members.
 func (p *Place) startServer(ctx context.Context, cfg ServerConfig) (stop func(), err error) {
 	listen := "127.0.0.1:0" // there is no other member
 	if p.Addr != "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// maxSlice is the longest timeout for one call to Progress of a Progressor that is not a Waiter.
-// Such a call cannot be interrupted.
+// maxSlice is the maximum timeout of one call to Progress of a Progressor that is not a Waiter. It
+// is limited because such a call cannot be interrupted.
 const maxSlice = 100 * time.Millisecond
 
 // A Class is a set of requests that are completed by callbacks of one Progressor.
@@ -36,8 +36,8 @@ func NewClass(p Progressor) *Class {
 	return &Class{waitFor: l.Wait, wake: l.Wake, loop: l}
 }
 
-// progressorDriver implements loop.Driver for a Progressor that is not a Waiter. The methods that
-// do nothing are meant for drivers that can be woken or that batch their output.
+// progressorDriver implements loop.Driver for a Progressor that is not a Waiter. Such a Progressor
+// can neither be woken nor batch its output, so the methods for these purposes do nothing.
 type progressorDriver struct{ Progressor }
 
 // Poll implements loop.Driver.
@@ -77,8 +77,9 @@ func (c *Class) Create(cancel func()) *Request {
 	return r
 }
 
-// wait waits for all of reqs, or for the first one to complete if first is set, and reports whether
-// the condition is met. The error is that of Progress, or the cause of ctx.
+// wait waits for all of reqs or, if first is set, for the first one to complete. It reports
+// whether the condition is met. If not, the error is the one returned by Progress, or the cause of
+// ctx.
 func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, reqs ...*Request) (bool, error) {
 	g := c.acquireGroup(first, reqs)
 	defer c.releaseGroup(g) // deferred because a callback may panic or call runtime.Goexit
@@ -92,8 +93,8 @@ func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, req
 	return g.isDone(), err
 }
 
-// A waitGroup is the set of requests that one Wait waits for. The class reuses waitGroups, so that
-// a Wait does not allocate.
+// A waitGroup holds the requests that one call to Wait, or to one of its variants, waits for. The
+// class reuses waitGroups, so that a Wait does not allocate.
 type waitGroup struct {
 	reqs   []*Request
 	first  bool        // wait for the first request to complete, instead of all
@@ -113,8 +114,8 @@ func (g *waitGroup) checkDone() bool {
 	return !g.first || len(g.reqs) == 0
 }
 
-// acquireGroup returns a waitGroup for reqs. It is counted as a waiter of each request until
-// releaseGroup.
+// acquireGroup returns a waitGroup for reqs, and increments the number of waiters of each request.
+// The caller must call releaseGroup.
 func (c *Class) acquireGroup(first bool, reqs []*Request) *waitGroup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +136,7 @@ func (c *Class) acquireGroup(first bool, reqs []*Request) *waitGroup {
 	return g
 }
 
-// releaseGroup releases a group returned by acquireGroup.
+// releaseGroup decrements the number of waiters of each request of g, and keeps g for reuse.
 func (c *Class) releaseGroup(g *waitGroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,8 +150,8 @@ func (c *Class) releaseGroup(g *waitGroup) {
 	}
 }
 
-// waitContext waits for all of reqs and cancels them when ctx is done, as described at WaitContext.
-// The error is that of Progress.
+// waitContext waits for all of reqs and cancels them when ctx is done, as described for
+// WaitContext. It returns an error only if Progress fails.
 func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	ok, err := c.wait(ctx, -1, false, reqs...)
 	if ok || ctx.Err() == nil {
@@ -166,9 +167,8 @@ func (c *Class) waitContext(ctx context.Context, reqs ...*Request) error {
 	return err
 }
 
-// cancelRequest calls the cancel function of r, at most once per operation. It reports whether the
-// callback of r is still pending, which is the case if r is not completed and has a cancel
-// function.
+// cancelRequest calls r's cancel function, at most once per operation. It reports whether r's
+// callback is still pending, which is the case if r has a cancel function and is not completed.
 func (c *Class) cancelRequest(r *Request) bool {
 	c.mu.Lock()
 	canceler, first := r.cancel, !r.canceled

@@ -7,7 +7,8 @@ import (
 	"reflect"
 )
 
-// withCause adds cause, which is the cause of ctx, to err unless err already matches it.
+// withCause returns an error that matches both err and cause, which is the cause of ctx. If err
+// already matches cause, or cause is nil, it returns err.
 func withCause(ctx context.Context, err, cause error) error {
 	switch {
 	case cause == nil:
@@ -20,8 +21,8 @@ func withCause(ctx context.Context, err, cause error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// A deadlineError is the error of an operation that was canceled because a context's deadline
-// passed. It matches context.DeadlineExceeded, and does not match context.Canceled.
+// A deadlineError is returned when an operation was canceled because a context's deadline passed.
+// It matches context.DeadlineExceeded, and does not match context.Canceled.
 type deadlineError struct{ err, cause error }
 
 func (e *deadlineError) Error() string { return e.err.Error() + ": " + e.cause.Error() }

@@ -72,7 +72,7 @@ func (c *Channel) Receive(r *impi.Receive) (*Request, error) {
 	return startOp(c, c.receives, r, c.agent.Receive, &Request{receive: r})
 }
 
-// startOp calls start with op and adds r, the Request for op, to active.
+// startOp calls start with op and, if start succeeds, adds r, the Request for op, to active.
 func startOp[K comparable](c *Channel, active map[K]*Request, op K, start func(K) error, r *Request) (*Request, error) {
 	c.mu.Lock()
 	defer c.settleAndUnlock()
@@ -140,8 +140,8 @@ func (r *Request) Cancel(ctx context.Context) (impi.Answer, error) {
 	return r.answer, nil
 }
 
-// startCancel returns the answer or, if a request must be sent to the peer, a channel that is closed when r.answer is
-// set.
+// startCancel starts the cancellation of r. It returns the answer or, if a request must be sent to the peer, a
+// channel that is closed when r.answer is set.
 func (r *Request) startCancel() (impi.Answer, <-chan struct{}) {
 	c := r.channel
 	c.mu.Lock()
@@ -238,7 +238,8 @@ func (c *Channel) settleLocked() {
 	}
 }
 
-// handleEventLocked handles an event by completing the request, or its cancellation. c.mu must be held.
+// handleEventLocked handles an event of the agent. It completes the request to which the event refers, or the
+// cancellation of that request. c.mu must be held.
 func (c *Channel) handleEventLocked(e impi.Event) {
 	if e.Kind == impi.Received {
 		r := c.receives[e.Receive]

@@ -35,7 +35,7 @@ type Client struct {
 	err           error // returned by Receive
 }
 
-// A clientStage is the progress of a client.
+// A clientStage is the stage of the startup that a client has reached.
 type clientStage int
 
 const (
@@ -49,7 +49,7 @@ const (
 	left                              // FINI has been sent
 )
 
-// NewClient returns a client whose first command can be retrieved with Take.
+// NewClient returns a client. Its first command is available from Take immediately.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	size := cfg.Size
 	if size == 0 {
@@ -176,7 +176,7 @@ func (c *Client) maxPayload(code Code) int {
 	return maxSmall
 }
 
-// handleRaw handles bytes of the authentication exchange, which are not part of a command.
+// handleRaw handles received bytes of the authentication exchange that are not part of a command.
 func (c *Client) handleRaw(b []byte) error {
 	c.needRaw = 0
 	switch c.stage {
@@ -248,7 +248,7 @@ func (c *Client) handleCommand(code Code, payload []byte) error {
 	return violationError("%v out of order", code)
 }
 
-// handleJoined handles the number of clients, which the server sends when all have joined.
+// handleJoined handles the command with the number of clients, which the server sends when all have joined.
 func (c *Client) handleJoined(payload []byte) error {
 	if len(payload) < 4 || len(payload) > 4 && c.cfg.Form == Strict { // a later release may send more
 		return violationError("%v with a length of %d", c.cfg.Form.joinCode(), len(payload))
@@ -261,8 +261,8 @@ func (c *Client) handleJoined(payload []byte) error {
 	return nil
 }
 
-// handleSet handles a set. Sets whose label this client has not submitted are delivered as well, for programs that
-// know the label.
+// handleSet handles a set received from the server. Sets with labels that this client has not submitted are delivered
+// as well, for programs that use those labels.
 func (c *Client) handleSet(payload []byte) error {
 	set, err := c.cfg.Form.parseSet(payload, c.size)
 	if err != nil {
@@ -285,7 +285,7 @@ func (c *Client) handleSet(payload []byte) error {
 	return nil
 }
 
-// send appends a command to the output.
+// send appends a command to the output of Take.
 func (c *Client) send(code Code, payload ...[]byte) {
 	c.out = appendCommand(c.out, code, payload...)
 }

@@ -12,18 +12,18 @@ type part struct {
 	data []byte
 }
 
-// A pendingSet is a set that has not been sent because clients may still submit parts.
+// A pendingSet is a set that is incomplete because clients may still submit parts.
 type pendingSet struct {
 	label Label
 	parts []part // in order of arrival
 	size  int    // total size of all parts in bytes
 }
 
-// noMoreLabels is the lastLabel of a client that will not submit further labels.
+// noMoreLabels is the value of lastLabel for a client that will not submit further labels.
 const noMoreLabels = math.MaxInt64
 
 // A collection sorts parts into sets and determines which sets are complete. Clients submit labels in ascending
-// order, so a client that has submitted a label, or is done, submits no part with a lower label. A set is therefore
+// order. A client that has submitted a label, or is done, therefore submits no part with a lower label, and a set is
 // complete once every client's last label is at least the set's label. For the same reason, sets become complete in
 // ascending order of their labels.
 type collection struct {

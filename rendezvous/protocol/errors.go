@@ -9,19 +9,19 @@ import (
 	"strings"
 )
 
-// ErrViolation matches the error of a peer that has violated the protocol.
+// ErrViolation means that the peer has violated the protocol.
 var ErrViolation = errors.New("startup protocol violation")
 
-// ErrDenied is the error of a connection whose authentication failed.
+// ErrDenied means that the authentication of a connection has failed.
 var ErrDenied = errors.New("authentication failed")
 
-// ErrLate is the error of a connection that did not join in time.
+// ErrLate means that a connection did not join in time.
 var ErrLate = errors.New("join timed out")
 
-// ErrCrowded is the error of a connection that was closed before it joined, to make room for a newer one.
+// ErrCrowded means that a connection was closed before it joined, to make room for a newer one.
 var ErrCrowded = errors.New("too many connections before join")
 
-// ErrRank is the error of a connection whose rank is out of range or already in use.
+// ErrRank means that the rank in a join command is out of range or already in use.
 var ErrRank = errors.New("rank not available")
 
 // violationError returns an error that matches ErrViolation.
@@ -29,7 +29,7 @@ func violationError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrViolation, fmt.Sprintf(format, args...))
 }
 
-// A MemberError is the error of one client, which causes the startup to fail.
+// A MemberError reports that a client has failed and has thereby made the startup fail.
 type MemberError struct {
 	Rank int
 	Err  error
@@ -39,8 +39,8 @@ func (e *MemberError) Error() string { return fmt.Sprintf("rank %d: %v", e.Rank,
 
 func (e *MemberError) Unwrap() error { return e.Err }
 
-// An AbortError is the error that a native server sends when the startup has failed. Rank is the rank of the client
-// that caused the failure, or -1 if there is none.
+// An AbortError is returned by Client.Receive when a native server reports that the startup has failed. Rank is the
+// rank of the client that caused the failure, or -1 if no single client did.
 type AbortError struct {
 	Rank   int
 	Reason string
@@ -50,15 +50,15 @@ func (e *AbortError) Error() string {
 	return "startup aborted: " + e.Reason
 }
 
-// A MissingError is the error of a startup that was not complete when its time limit expired. It matches
-// os.ErrDeadlineExceeded.
+// A MissingError is returned when the startup is not complete within its time limit. It lists the ranks that the
+// startup is waiting for. It matches os.ErrDeadlineExceeded.
 type MissingError struct {
 	Ranks   []int     // ranks that have not joined, ascending
 	Waiting []Waiting // incomplete labels, ascending
 	Undone  []int     // if no label is incomplete, the ranks that have joined but not sent DONE, ascending
 }
 
-// A Waiting is an incomplete label.
+// A Waiting describes a label whose set is incomplete.
 type Waiting struct {
 	Label   Label
 	Missing []int // ranks that may still submit a part, ascending

@@ -2,8 +2,8 @@
 
 package protocol
 
-// Versions of the native form supported by this release. nativeVersion is its own version, and oldestNative that of
-// the previous release.
+// Versions of the native form supported by this release: nativeVersion is the newest, and oldestNative is the one
+// that the previous release uses.
 const (
 	oldestNative  = 1
 	nativeVersion = 1

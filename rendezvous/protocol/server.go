@@ -69,7 +69,7 @@ type Server struct {
 	events      []Event  // returned by Take
 }
 
-// A stage is the progress of all clients together.
+// A stage is the stage of the startup that all clients together have reached.
 type stage int
 
 const (
@@ -121,11 +121,11 @@ func (s *Server) Take() ([]Output, []Event) {
 }
 
 // Over reports whether the server has ended. The error is nil if every client has left with FINI. Otherwise it is the
-// reason why the startup failed, or the errors of the clients that failed after it.
+// reason why the startup failed, or the joined errors of the clients that failed after the startup was complete.
 func (s *Server) Over() (bool, error) { return s.stage == stageOver, s.err }
 
-// HasJoined reports whether the connection has joined. The caller limits the time until then by calling Lost with
-// ErrLate.
+// HasJoined reports whether the client of the connection has joined. If it does not join in time, the caller must
+// call Lost with ErrLate.
 func (s *Server) HasJoined(id int) bool {
 	c := s.conns[id]
 	return c != nil && c.rank >= 0
@@ -175,7 +175,7 @@ func (s *Server) Receive(id int, b []byte) {
 	}
 }
 
-// Lost removes a connection that has failed with err. err is nil if the client closed the connection.
+// Lost removes a connection that has failed with err. If err is nil, the client has closed the connection.
 func (s *Server) Lost(id int, err error) {
 	if c := s.conns[id]; c != nil {
 		if err == nil {
@@ -185,7 +185,7 @@ func (s *Server) Lost(id int, err error) {
 	}
 }
 
-// Expire aborts a startup that is not complete with a *MissingError. If the startup is complete, it has no effect.
+// Expire aborts the startup with a *MissingError. If the startup is already complete, Expire has no effect.
 func (s *Server) Expire() {
 	if s.stage > stageCollecting {
 		return
@@ -379,8 +379,8 @@ func (s *Server) handleFini(c *conn) {
 	s.countGone()
 }
 
-// drop closes a connection because of err. If the client of the connection has joined, this aborts the startup while
-// parts are being collected.
+// drop closes a connection because of err. If its client has joined and the startup is not complete, drop aborts the
+// startup.
 func (s *Server) drop(c *conn, err error) {
 	switch {
 	case s.stage == stageCollecting && c.rank >= 0:
@@ -414,8 +414,8 @@ func (s *Server) countGone() {
 	s.closeAll()
 }
 
-// abort fails the startup with err. rank is that of the client that caused the error, or -1. In the native form,
-// clients that have joined are sent an ABRT with the reason.
+// abort fails the startup with err. rank is the rank of the client that caused the error, or -1 if no single client
+// did. In the native form, clients that have joined are sent an ABRT with the reason.
 func (s *Server) abort(rank int, err error) {
 	s.stage, s.err = stageOver, err
 	if s.cfg.Form == Native {
@@ -444,7 +444,7 @@ func (s *Server) closeAll() {
 	}
 }
 
-// send adds an output.
+// send adds an output that sends b on the connection c.
 func (s *Server) send(c *conn, b []byte) {
 	s.out = append(s.out, Output{Conn: c.id, Send: b})
 }

@@ -108,7 +108,7 @@ func (f Form) checkSize(size int) error {
 	return nil
 }
 
-// maxSize returns the maximum number of clients.
+// maxSize returns the maximum number of clients in form f.
 func (f Form) maxSize() int {
 	if f == Strict {
 		return MaxStrict
@@ -124,8 +124,8 @@ func (f Form) joinPayload(rank, size int) []byte {
 	return encodeInt32s(encodeVersions(), rank, size)
 }
 
-// parseJoin returns the rank in a join command sent to a server for size clients. It does not check that the rank is
-// in range.
+// parseJoin returns the rank in the payload of a join command, which was received by a server for size clients. It
+// does not check that the rank is in range.
 func (f Form) parseJoin(p []byte, size int) (rank int, err error) {
 	switch {
 	case len(p) < len(f.joinPayload(0, 0)), f == Strict && len(p) > len(f.joinPayload(0, 0)): // a later release may send more
