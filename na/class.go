@@ -30,10 +30,13 @@ type Class struct {
 }
 
 // Open opens the network identified by addr, which takes one of these forms:
-//   - "tcp://" to dial only, or "tcp://host:port" to listen as well; with port 0 the system chooses one. "udp://" takes the same forms.
-//   - "sm://name" to listen in shared memory, for processes of the same user on this machine
-//   - "sm://name-*" to listen at a unique name; Context.Self has the text that replaces the *
-//   - "tcp://host:port,sm://" to open a second transport; "udp://host:port,sm://" works the same way
+//
+//   - "tcp://" to dial only, or "tcp://host:port" to listen as well. With port 0 the system
+//     chooses a port. "udp://" takes the same forms.
+//   - "sm://name" to listen in shared memory, for processes of the same user on this machine.
+//   - "sm://name-*" to listen at a unique name. Context.Self has the text that replaces the *.
+//   - "tcp://host:port,sm://" to open a second transport. "udp://host:port,sm://" works the same
+//     way.
 //
 // With two transports, peers have the addresses of the first. Peers on this machine that have
 // opened both transports as well are reached over the second, subject to Config.Local. If this

@@ -8,9 +8,9 @@ import (
 )
 
 // A view implements carrier.View. It refers to the memory from which a frame's payload is read or
-// into which it is placed. That memory is one of: n bytes of mem at off, for an operation of this
-// process (in which case the ticket guards it) or of a peer; a message body; part of a stream; or
-// the buffer of a received message.
+// into which it is placed. That memory is n bytes of mem at off, a message body, part of a stream,
+// or the buffer of a received message. If mem is used by an operation of this process, the ticket
+// t ensures that it is not accessed after the operation has completed.
 type view struct {
 	t      ticket // operation of this process; the zero ticket if the operation is the peer's
 	mem    *Mem   // if nil, the payload is discarded unless bytes or msg is set

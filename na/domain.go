@@ -317,8 +317,9 @@ func (d *domain) isBound(session uint64) bool {
 	return d.bound[session] > 0
 }
 
-// findMem returns the memory to which a peer's request refers, or the code with which to refuse the
-// request. It checks the token, the session, the access and the range.
+// findMem returns the memory to which a request from the peer of l refers. If the token, the
+// session, the access mode or the range is not valid, it returns the code with which the request
+// must be refused.
 func (d *domain) findMem(l *session, t frame.Tail, need Access) (*Mem, Code) {
 	d.mu.Lock()
 	entry, ok := d.mems[t.Token]

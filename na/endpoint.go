@@ -64,11 +64,11 @@ type endpoint struct {
 	recent    Addr       // last argument of findSessionLocked
 	found     *session   // result of findSessionLocked for recent; nil if that session has ended
 	waits     map[Addr]*backoff
-	// by dialable peer: the last session, which has ended or is retiring, for the next HELLO
+	// last session with each dialable peer, if it has ended or is retiring; used in the next HELLO
 	proofs map[Addr]lastSession
-	// incarnation of the peer, by session that has retired or was closed because it was idle
+	// incarnation of the peer, by number of a session that has retired or was closed because it was idle
 	retired    map[uint64][16]byte
-	successors map[frame.Secret]*session // by secret of a retiring session: the peer's next session
+	successors map[frame.Secret]*session // the session that replaces a retiring one, by the secret of the latter
 	expiryDue  time.Duration             // time of the next check of peers' certificates; 0 if none
 	leaving    int                       // number of sessions in stateLeaving
 	shorts     int                       // number of sessions waiting for envelopes

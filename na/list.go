@@ -36,7 +36,7 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
-// unpopFront returns v, the result of the last pop, to the front of the queue.
+// unpopFront puts v, which pop returned last, back at the front of the queue.
 func (q *fifo[T]) unpopFront(v T) {
 	if q.len() == 0 {
 		q.push(v)
@@ -46,7 +46,7 @@ func (q *fifo[T]) unpopFront(v T) {
 	q.list[q.at] = v
 }
 
-// remove removes the value at index i of all.
+// remove removes the value at index i of the slice that all returns.
 func (q *fifo[T]) remove(i int) { q.list = slices.Delete(q.list, q.at+i, q.at+i+1) }
 
 // An opList is a queue of operations. An operation is in at most one opList. The zero value is an

@@ -82,7 +82,7 @@ func (l *session) connectSelf() {
 	l.upSelf(c)
 }
 
-// upSelf brings up l as an end of c.
+// upSelf brings up l as one of the two ends of c.
 func (l *session) upSelf(c *selfConn) {
 	g := l.e.dom
 	l.conn, l.route = c, &g.self.route

@@ -6,14 +6,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A placedMessage is a message whose payload the carrier is placing.
+// A placedMessage is a message whose payload the carrier is receiving.
 type placedMessage struct {
 	head frame.Header
 	env  *Envelope // nil if the payload is to be discarded
 }
 
-// placeMessage returns the destination for a message's payload. It does not act on h in any other
-// way until the payload is complete, because the checksum covers both.
+// placeMessage returns the view into which the carrier receives the payload of the message with
+// header h. It does not act on h in any other way until the payload is complete, because the
+// checksum covers the header and the payload.
 func (l *session) placeMessage(h *frame.Header) (view, error) {
 	n := h.Payload()
 	v := view{n: int64(n), msg: l.e.arrivings.get()}

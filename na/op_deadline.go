@@ -8,7 +8,7 @@ import (
 
 var errTooLong = WithText(ErrMsgSize, "message exceeds the peer's limit")
 
-// fitsPeer reports whether o's message is within the peer's limits.
+// fitsPeer reports whether o's message is short enough for the peer to receive.
 func (l *session) fitsPeer(o *Op) bool { return len(o.buf) <= max(l.eager, o.most) || o.room > 0 }
 
 // unsendableError returns an error if a message can no longer be sent. If the message has a

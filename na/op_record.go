@@ -75,8 +75,8 @@ type leaseKey struct {
 	tag     Tag
 }
 
-// takeInLocked adds a started operation to the endpoint. From then on, only endpoint.finishOpLocked
-// may complete it.
+// takeInLocked adds a started operation to the endpoint. Afterward, only endpoint.finishOpLocked
+// may complete it. The caller must hold e.mu.
 func (e *endpoint) takeInLocked(t ticket) *Op {
 	e.ops = append(e.ops, t.op)
 	t.op.at = len(e.ops)
@@ -110,7 +110,8 @@ func (o *Op) lookupStop() func() {
 	return o.x.lookup.stop
 }
 
-// refusalOfLocked returns an error if an operation that is being started must fail immediately.
+// refusalOfLocked returns an error if an operation that is being started must fail immediately,
+// because the endpoint is closed or the operation was canceled.
 func (e *endpoint) refusalOfLocked(t ticket) error {
 	switch {
 	case e.shut:

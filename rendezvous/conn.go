@@ -90,7 +90,7 @@ func (c *conn) readLoop() {
 }
 
 // writeLoop writes the state machine's outputs for this connection. It closes the connection when the state machine
-// requests it.
+// requests it or a write fails.
 func (c *conn) writeLoop() {
 	defer func() { _ = c.Close() }()
 	s := c.server

@@ -78,8 +78,8 @@ func (c *Class) Create(cancel func()) *Request {
 }
 
 // wait waits for all of reqs or, if first is set, for the first one to complete. It reports
-// whether the condition is met. If not, the error is the one returned by Progress, or the cause of
-// ctx.
+// whether the condition is met. The error is nil after a timeout. Otherwise it is the one returned
+// by Progress, or the cause of ctx.
 func (c *Class) wait(ctx context.Context, timeout time.Duration, first bool, reqs ...*Request) (bool, error) {
 	g := c.acquireGroup(first, reqs)
 	defer c.releaseGroup(g) // deferred because a callback may panic or call runtime.Goexit

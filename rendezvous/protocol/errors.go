@@ -29,7 +29,7 @@ func violationError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrViolation, fmt.Sprintf(format, args...))
 }
 
-// A MemberError reports that a client has failed and has thereby made the startup fail.
+// A MemberError reports that a single client has failed.
 type MemberError struct {
 	Rank int
 	Err  error

@@ -379,7 +379,7 @@ func (s *Server) handleFini(c *conn) {
 	s.countGone()
 }
 
-// drop closes a connection because of err. If its client has joined and the startup is not complete, drop aborts the
+// drop closes a connection because of err. If its client has joined and parts are being collected, drop aborts the
 // startup.
 func (s *Server) drop(c *conn, err error) {
 	switch {
