@@ -83,8 +83,9 @@ func (l *session) packToShelfLocked(s carrier.Shelf, body []byte) (p packedBody)
 	return packedBody{body: room, shelf: s, at: at}
 }
 
-// releaseLocked frees the memory of p. s is the outboundBulk that sends p, or nil. Memory that the
-// carrier is still reading is left to the garbage collector.
+// releaseLocked frees the memory of p. If the carrier is still reading it, the memory is left to
+// the garbage collector instead. s is the outboundBulk that sends p, or nil. endpoint.mu must be
+// held.
 func (p *packedBody) releaseLocked(s *outboundBulk) {
 	if p.shelf != nil {
 		p.shelf.Drop(p.at, len(p.body))
@@ -187,7 +188,7 @@ func (l *session) deliverBody(h *frame.Header) error {
 }
 
 // attachBody sets the body of env, the envelope of the message with header h, and reports whether
-// the body is complete. If it is not, the message waits for it.
+// all of the body has arrived. If not, the message must wait for the rest.
 func (l *session) attachBody(h *frame.Header, env *Envelope) (whole bool, err error) {
 	s, err := l.bodyOf(h.Op)
 	switch {

@@ -29,8 +29,8 @@ type view struct {
 
 var _ carrier.View = (*view)(nil)
 
-// lendViewLocked returns a copy of v that the carrier may hold until it is passed to
-// takeBackLocked.
+// lendViewLocked returns a copy of v that the carrier may hold until the copy is passed to
+// takeBackLocked. e.mu must be held.
 func (e *endpoint) lendViewLocked(v view) *view {
 	p := e.views.get()
 	*p, p.out = v, true
@@ -38,7 +38,7 @@ func (e *endpoint) lendViewLocked(v view) *view {
 }
 
 // takeBackLocked ends the carrier's use of v. It returns false if the carrier had already returned
-// v.
+// v. e.mu must be held.
 func (e *endpoint) takeBackLocked(v *view) (was view, ok bool) {
 	if !v.out {
 		return view{}, false

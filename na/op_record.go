@@ -83,7 +83,8 @@ func (e *endpoint) takeInLocked(t ticket) *Op {
 	return t.op
 }
 
-// beginExtLocked calls takeInLocked and allocates an opExtra for the operation.
+// beginExtLocked adds a started operation to the endpoint, as takeInLocked does, and allocates an
+// opExtra for it. e.mu must be held.
 func (e *endpoint) beginExtLocked(t ticket) *Op {
 	o := e.takeInLocked(t)
 	o.x = e.exts.get()
@@ -111,7 +112,7 @@ func (o *Op) lookupStop() func() {
 }
 
 // refusalOfLocked returns an error if an operation that is being started must fail immediately,
-// because the endpoint is closed or the operation was canceled.
+// because the endpoint is closed or the operation was canceled. e.mu must be held.
 func (e *endpoint) refusalOfLocked(t ticket) error {
 	switch {
 	case e.shut:
@@ -122,14 +123,15 @@ func (e *endpoint) refusalOfLocked(t ticket) error {
 	return nil
 }
 
-// refuseStart unlocks e.mu and fails an operation that is being started with err.
+// refuseStart fails an operation that is being started with err. The caller must hold e.mu, which
+// refuseStart unlocks.
 func (e *endpoint) refuseStart(t ticket, err error) {
 	e.mu.Unlock()
 	t.finish(Result{Err: err, Fate: NotRun})
 }
 
-// finishOpLocked completes o. It removes o from all tables and decides its result. Afterward,
-// another goroutine may reuse o.
+// finishOpLocked completes o with r, after removing o from all tables. Afterward, another
+// goroutine may reuse o. e.mu must be held.
 func (e *endpoint) finishOpLocked(o *Op, r Result) {
 	e.detachOp(o)
 	if r.Err != nil && o.kind == kindCall && o.x != nil {
@@ -138,7 +140,8 @@ func (e *endpoint) finishOpLocked(o *Op, r Result) {
 	e.finishDetachedLocked(o, r)
 }
 
-// finishDetachedLocked completes an operation that detachOp has removed from all tables.
+// finishDetachedLocked completes o, which detachOp has removed from all tables, with r. e.mu must
+// be held.
 func (e *endpoint) finishDetachedLocked(o *Op, r Result) {
 	t, mem := o.ticket(), (*Mem)(nil)
 	if o.x != nil {
@@ -219,7 +222,9 @@ func (e *endpoint) detachOp(o *Op) {
 	}
 }
 
-// cancelOpLocked completes o with err.
+// cancelOpLocked completes o with err, and with the fate of its message or request. A put or get
+// in flight is also canceled at the peer. A message that has been sent and is only held back by
+// holdLast completes successfully instead. e.mu must be held.
 func (e *endpoint) cancelOpLocked(o *Op, err error) {
 	r := Result{Err: err, Fate: MaybeRan, N: o.movedBytes()}
 	l, flow := o.session, carrier.Messages

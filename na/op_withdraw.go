@@ -176,8 +176,9 @@ func (e *endpoint) abandonRequest(to Addr, id uint64) {
 	e.Unlock()
 }
 
-// sendAbandonLocked queues an ABANDON frame. If the queue is full, the frame is dropped, so that
-// the session with a peer that does not read is not lost.
+// sendAbandonLocked queues an ABANDON frame for the request with the given ID. If the queue is
+// full, it drops the frame, so that the session with a peer that does not read is not lost.
+// endpoint.mu must be held.
 func (l *session) sendAbandonLocked(id uint64) {
 	if !l.Up() || l.e.shut || l.peer.features&frame.FeatureWithdraw == 0 || id == 0 || id > l.seq {
 		return
@@ -220,7 +221,7 @@ type messageTable struct {
 	n     int
 }
 
-// add adds a message to the table. The first call allocates space for up to most messages.
+// add adds a message to the table. The first call allocates space for at least most messages.
 func (w *messageTable) add(env *Envelope, most int) {
 	if w.n++; w.n > len(w.slots) {
 		w.grow(max(most, 2*len(w.slots)))
@@ -235,7 +236,7 @@ func (w *messageTable) add(env *Envelope, most int) {
 	w.rest[env.id] = env
 }
 
-// grow allocates space for up to most messages.
+// grow makes space for at least most messages.
 func (w *messageTable) grow(most int) {
 	old, rest, n := w.slots, w.rest, w.n
 	size := 1

@@ -347,7 +347,7 @@ func (s *Server) handleJoin(c *conn, payload []byte) error {
 	return nil
 }
 
-// handlePart handles a COLL.
+// handlePart adds the part in a COLL to its set, and sends the sets that are now complete.
 func (s *Server) handlePart(c *conn, payload []byte) error {
 	if len(payload) < 4 {
 		return violationError("COLL with a length of %d", len(payload))
@@ -372,7 +372,7 @@ func (s *Server) sendComplete() {
 	}
 }
 
-// handleFini handles a FINI.
+// handleFini closes the connection of a client that has sent FINI, and counts the client as left.
 func (s *Server) handleFini(c *conn) {
 	s.closeConn(c)
 	s.addEvent(Event{Kind: Left, Rank: c.rank})
