@@ -136,7 +136,7 @@ func (a *Agent) handleFirst(pr *pair, p *Packet, data []byte) error {
 	return nil
 }
 
-// startReceive receives the message of e with r. From now on it is too late to cancel the message, even if parts of
+// startReceive receives the message of e with r. Afterward, it is too late to cancel the message, even if parts of
 // it have not arrived.
 func (a *Agent) startReceive(r *Receive, e *envelope) error {
 	a.countReceived(e.pair)
@@ -147,7 +147,7 @@ func (a *Agent) startReceive(r *Receive, e *envelope) error {
 	switch {
 	case r.offset == p.MsgLen:
 		a.endReceive(r, r.truncatedError())
-	case a.err != nil: // the rest will not arrive
+	case a.err != nil: // the rest cannot arrive
 		a.endReceive(r, a.err)
 	default:
 		a.destReq++

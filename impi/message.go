@@ -2,7 +2,7 @@ package impi
 
 import "errors"
 
-// Errors of messages. An error may wrap one of these as well as the error with which the channel has closed.
+// Errors of messages. An error may match one of these and also wrap the error with which the channel was closed.
 var (
 	// ErrProtocol means that the peer has violated the protocol. The channel has been closed.
 	ErrProtocol = errors.New("impi: protocol violation")

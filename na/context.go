@@ -60,14 +60,14 @@ type Context struct {
 	id     int
 	ep     *endpoint
 	driver simhook.Driver    // the carrier, if it is a simulator's; otherwise nil
-	sched  simhook.Scheduler // in a simulator; or nil
+	sched  simhook.Scheduler // scheduler of the simulator, or nil if there is none
 	limits Limits
 
 	cq queue
 	// number of tasks to run in the current Trigger in addition to those queued when it began
 	behind    atomic.Int64
 	onMessage func(data any) (ran int) // if nil, messages are received only by RecvUnexpected
-	onShut    *Task                    // queued by Close; or nil
+	onShut    *Task                    // queued by Close if not nil
 	getRecord func() *Envelope         // if nil, the endpoint allocates the envelopes of messages
 	putRecord func(*Envelope)
 	// number of operations whose callbacks have not returned, plus Holds; drained once c is

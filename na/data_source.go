@@ -81,7 +81,7 @@ func (l *session) queueSource(s *outboundBulk) {
 	l.markPending()
 }
 
-// sendPiece writes a piece of at most most bytes to w. The piece belongs to the first outboundBulk
+// sendPiece writes a piece of up to most bytes to w. The piece belongs to the first outboundBulk
 // in the queue of flow f.
 func (l *session) sendPiece(f carrier.Lane, w carrier.Writer, most int) {
 	s := l.flows[f].next()

@@ -34,8 +34,8 @@ type domain struct {
 	inc      [16]byte // incarnation, a random ID of this instance of the class
 	addr     Addr
 	clock    simhook.Clock     // if nil, the system clock is used
-	sched    simhook.Scheduler // in a simulator; or nil
-	faults   simhook.Faults    // in a simulator; or nil
+	sched    simhook.Scheduler // scheduler of the simulator, or nil if there is none
+	faults   simhook.Faults    // faults injected by the simulator, or nil if there is none
 	// set if the carriers of the first transport are simhook.Drivers, which wait for all transports
 	driven bool
 	start  time.Time

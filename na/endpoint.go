@@ -43,7 +43,7 @@ type endpoint struct {
 	nctx       *Context
 	id         int
 	routes     []route
-	faults     simhook.Faults // in a simulator; or nil
+	faults     simhook.Faults // faults injected by the simulator, or nil if there is none
 	counted    atomic.Bool    // set if sendAnswer has called failOp, so that the next startSendExpected does not
 	timer      atomic.Int64   // time of the next Poll; 0 if none
 	due        atomic.Int64   // expiry of the first entry in timers; 0 if none
@@ -312,7 +312,7 @@ func (e *endpoint) startRecvUnexpected(t ticket) {
 }
 
 // startRecvExpected receives the message with the given tag from a peer into buf. A message that
-// does not fit in buf but has at most most bytes is returned in Result.Envelope, already accepted.
+// does not fit in buf but has up to most bytes is returned in Result.Envelope, already accepted.
 // A longer message makes the operation fail with ErrOverflow.
 func (e *endpoint) startRecvExpected(t ticket, from Addr, tag Tag, buf []byte, most int) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {

@@ -204,7 +204,7 @@ func (p *selfCarrier) nextRunnerLocked() *Context {
 		}
 	}
 	p.pending.Store(true)
-	return nil // shutDown, which has not ended its sessions yet, will drain them
+	return nil // shutDown drains the sessions, which it has not closed yet
 }
 
 // pumpConn moves up to maxPump bytes of frames from l and returns their cost in bytes.

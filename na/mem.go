@@ -282,11 +282,11 @@ func (m *Mem) Release() {
 	}
 }
 
-// contains reports whether the n bytes at off lie within m. The arguments may be any values.
+// contains reports whether the n bytes at off lie within m. off and n may have any values.
 func (m *Mem) contains(off, n int64) bool { return InRange(off, n, m.key.Len) }
 
-// InRange reports whether the n bytes at off lie within size bytes. The arguments may be any
-// values, because the sum off+n is not computed.
+// InRange reports whether the n bytes at off lie within size bytes. off and n may have any values,
+// even if their sum would overflow.
 func InRange(off, n, size int64) bool {
 	return off >= 0 && n >= 0 && off <= size && n <= size-off
 }

@@ -66,7 +66,7 @@ type opExtra struct {
 // endpoint.mu.
 type lookup struct {
 	op   *Op    // nil once the operation has completed
-	stop func() // cancels the resolver; or nil
+	stop func() // cancels the resolver, or nil
 }
 
 // A leaseKey identifies the lease that belongs to an expected message.

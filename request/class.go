@@ -136,7 +136,7 @@ func (c *Class) acquireGroup(first bool, reqs []*Request) *waitGroup {
 	return g
 }
 
-// releaseGroup decrements the number of waiters of each request of g, and keeps g for reuse.
+// releaseGroup decrements each request's number of waiters, and keeps g for reuse.
 func (c *Class) releaseGroup(g *waitGroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

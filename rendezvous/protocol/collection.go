@@ -91,7 +91,7 @@ func (c *collection) takeComplete() *pendingSet {
 	return s
 }
 
-// isFinished reports whether no client will submit further labels and no set is left.
+// isFinished reports whether all clients have submitted their last label and no set is left.
 func (c *collection) isFinished() bool {
 	return len(c.sets) == 0 && len(c.unfinishedRanks()) == 0
 }
