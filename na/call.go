@@ -52,7 +52,8 @@ func (s *CallSpec) claimLen(limit int) int {
 // Call sends a request and receives its response. It does not block. op completes exactly once:
 //   - with the response;
 //   - with the error that prevented the request from being sent, and Fate NotRun;
-//   - with ErrTimeout, in the first Trigger after the deadline, whether or not the request was sent; the peer is notified as described for AbandonCall;
+//   - with ErrTimeout, in the first Trigger after the deadline, whether or not the request was
+//     sent; the peer is notified as described for AbandonCall;
 //   - with ErrCanceled or ErrPeerLost.
 //
 // If the request was sent, Result.Addr, which is bound to its session, and Result.ID identify it
