@@ -92,9 +92,9 @@ func (c *Class) Addr() Addr { return c.domain.addr }
 // Regions returns the number of registered memory regions.
 func (c *Class) Regions() int64 { return c.regions.Load() }
 
-// Registered returns descriptions of up to most registered regions. It is safe for concurrent use.
-// It holds a lock that is needed to serve memory requests by peers, for a few microseconds per
-// thousand regions.
+// Registered returns descriptions of registered regions. The result has no more than most
+// elements. Registered is safe for concurrent use. It holds a lock that is needed to serve memory
+// requests by peers, for a few microseconds per thousand regions.
 func (c *Class) Registered(most int) (all []MemStat) {
 	for _, m := range c.domain.listRegistered(most) {
 		all = append(all, MemStat{m.key.Len, m.key.Access, m.user.Load()})

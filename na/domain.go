@@ -275,7 +275,8 @@ func (d *domain) unpublishMem(m *Mem) bool {
 	return true
 }
 
-// listRegistered returns up to most of the registered regions, in no particular order.
+// listRegistered returns registered regions, in no particular order. The result has no more than
+// most elements.
 func (d *domain) listRegistered(most int) []*Mem {
 	d.mu.Lock()
 	defer d.mu.Unlock()

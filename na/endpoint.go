@@ -220,10 +220,10 @@ func (e *endpoint) startSendUnexpected(t ticket, to Addr, tag Tag, buf []byte, b
 }
 
 // startSendExpected sends buf to the receive that the peer has posted for this context and tag. It
-// does not use an envelope. If there is no such receive, the peer drops and counts the message. If
-// the receive accepts most bytes, buf may be longer than the peer's Eager. If body is not nil, it
-// is sent separately, and the caller must have claimed room for it, as described for
-// CallSpec.Body. If copied is set, body is copied, as with CallSpec.Copy.
+// does not use an envelope. If there is no such receive, the peer drops and counts the message.
+// most is the maximum length in bytes that the receive accepts, which may exceed the peer's Eager.
+// If body is not nil, it is sent separately, and the caller must have claimed room for it, as
+// described for CallSpec.Body. If copied is set, body is copied, as with CallSpec.Copy.
 func (e *endpoint) startSendExpected(t ticket, to Addr, tag Tag, buf, body []byte, copied bool, most int) {
 	if e.faults != nil && !e.counted.Swap(false) && e.failsAtOnce(t, nil) {
 		if body != nil {

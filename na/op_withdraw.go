@@ -221,7 +221,8 @@ type messageTable struct {
 	n     int
 }
 
-// add adds a message to the table. The first call allocates space for at least most messages.
+// add adds a message to the table. The first call sets the initial capacity of the table to most
+// messages.
 func (w *messageTable) add(env *Envelope, most int) {
 	if w.n++; w.n > len(w.slots) {
 		w.grow(max(most, 2*len(w.slots)))
@@ -236,7 +237,7 @@ func (w *messageTable) add(env *Envelope, most int) {
 	w.rest[env.id] = env
 }
 
-// grow makes space for at least most messages.
+// grow increases the capacity of the table to most messages, rounded up to a power of two.
 func (w *messageTable) grow(most int) {
 	old, rest, n := w.slots, w.rest, w.n
 	size := 1
