@@ -9,22 +9,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// admission limits the number of active requests of a context, those whose handlers have begun and
-// that have not completed: in total, per session, and per RPC that sets MaxActive. A request that
-// exceeds a limit waits without being accepted. It keeps its envelope, which throttles its origin,
-// and the origin can still withdraw it. When a request completes, the oldest waiting request that
-// fits within the limits begins.
+// admission limits the number of active requests of a context. A request is active from the time
+// its handler begins until the request completes. There is a limit for the context, one for each
+// session, and one for each RPC that sets MaxActive. A request that exceeds a limit waits without
+// being accepted. It keeps its envelope, which throttles its origin, and the origin can still
+// withdraw it. When a request completes, the oldest waiting request that fits within the limits
+// begins.
 //
-//	arrived ─► dispatch ─► room? ─ yes ─► accepted, handler runs … completed ──────► room for the next
-//	                         │ no ─────► waits ◄────────────────────────────────────────┘
-//	                         │             ├─ withdrawn by its origin: removed at once
-//	                         │             └─ deadline expired or origin lost: refused
-//	                         └─ RPC.Queue requests of the RPC already waiting: refused
+// A waiting request is removed if its origin withdraws it, and refused if its deadline expires or
+// its origin is lost. A request that would wait for the limit of its RPC is refused at once if
+// RPC.Queue requests of that RPC are already waiting.
 //
-// Requests with streams may stay open forever. They have separate counters and limits, and a
-// request that exceeds one of these is refused at once. They wait only for the limit of their RPC.
-// Requests of RPCs with CountAsCall are counted as requests without streams, because their streams
-// carry a finite amount of data.
+// Requests with streams may stay open indefinitely. They have separate counters and limits, and a
+// request that exceeds one of these is refused at once. Such a request waits only for the limit of
+// its RPC. Requests of RPCs with CountAsCall are counted as requests without streams, because their
+// streams carry a finite amount of data.
 type admission struct {
 	maxActive, maxPerPeer         int64
 	maxStreams, maxStreamsPerPeer int64
@@ -57,8 +56,8 @@ func (r *RPC) newMethodLimit() *methodLimit {
 	return b
 }
 
-// acquire counts one more active request. It reports false, without counting it, if the limit is
-// reached.
+// acquire increments the number of active requests and returns true. If the limit is reached, it
+// returns false and leaves the number unchanged.
 func (b *methodLimit) acquire() bool {
 	if b == nil || b.active.Add(1) <= b.maxActive {
 		return true
@@ -67,8 +66,8 @@ func (b *methodLimit) acquire() bool {
 	return false
 }
 
-// tryEnqueue reports whether one more request may wait. counted is true if the request waits for
-// this limit and has been added to b.waiting.
+// tryEnqueue reports whether one more request may be added to the wait queue. If that request would
+// wait for this limit, tryEnqueue adds it to b.waiting and sets counted.
 func (b *methodLimit) tryEnqueue() (counted, ok bool) {
 	if b == nil || b.active.Load() < b.maxActive {
 		return false, true
@@ -90,7 +89,8 @@ func splitLoad(load int64) (requests, streams int64) { return int64(uint32(load)
 // activeCount returns the number of admitted requests, including those with streams.
 func (d *admission) activeCount() int64 { return d.active.Load() + d.streams.Load() }
 
-// tryAcquire counts s as active. It reports false if a limit is reached.
+// tryAcquire adds s to the counters of active requests and returns true. If a limit is reached, it
+// returns false and leaves the counters unchanged.
 func (d *admission) tryAcquire(s *service) bool {
 	if s.isStream {
 		return s.rpc.methodLimit.acquire() // acquireStream has already counted s against the other limits
@@ -105,8 +105,9 @@ func (d *admission) tryAcquire(s *service) bool {
 	return false
 }
 
-// acquireStream counts s, a request with streams, unless it is already counted. It returns an error
-// if a limit is reached. The caller must then refuse s.
+// acquireStream adds s, a request with streams, to the stream counters of its context and session.
+// It does nothing if s has already been added. If a limit is reached, acquireStream returns an
+// error, and the caller must refuse s.
 func (d *admission) acquireStream(s *service) error {
 	if s.streaming {
 		return nil
@@ -127,7 +128,7 @@ func (d *admission) acquireStream(s *service) error {
 	return nil
 }
 
-// releaseStream undoes acquireStream.
+// releaseStream removes s from the counters to which acquireStream added it.
 func (d *admission) releaseStream(s *service) {
 	s.streaming = false
 	s.peerLoad.Add(-streamUnit)
@@ -162,8 +163,9 @@ func (c *Context) admitRequest(s *service) bool {
 	return !waits && err == nil
 }
 
-// queueRequest appends s to the wait queue. If it returns false and a nil error, the caller must
-// dispatch s now. If it returns an error, the caller must refuse s.
+// queueRequest appends s to the wait queue and sets waits. If err is not nil, s was not queued and
+// the caller must refuse it. If waits is false and err is nil, the caller must dispatch s
+// immediately.
 func (c *Context) queueRequest(s *service) (waits bool, err error) {
 	c.watchFaults()
 	s.mu.Lock()
@@ -205,7 +207,8 @@ func (c *Context) appendWaitingLocked(s *service) error {
 	return nil
 }
 
-// describeFullLimit describes the limit that s is waiting for, for use in an error text.
+// describeFullLimit returns a description, for use in an error text, of the limit that s is waiting
+// for.
 func (s *service) describeFullLimit() string {
 	waiting := s.ctx.admission.waiting.Load()
 	switch reason, limit := s.fullLimit(); reason {
@@ -221,7 +224,9 @@ func (s *service) describeFullLimit() string {
 	return fmt.Sprintf("%d calls are queued", waiting)
 }
 
-// releaseAdmission undoes the admission of s and dispatches the requests that were waiting for it.
+// releaseAdmission removes s from the counters of active requests and dispatches the waiting
+// requests that then fit within the limits. If an RPC's limit was released, it does so in every
+// context of the class.
 func (c *Context) releaseAdmission(s *service) {
 	streaming := s.streaming
 	if streaming {
@@ -251,7 +256,7 @@ func (c *Context) releaseAdmission(s *service) {
 }
 
 // dispatchWaiting dispatches the waiting requests that now fit within the limits. If the context is
-// draining or closed, it dispatches all of them, and they are then refused.
+// draining or closed, dispatchWaiting dispatches all waiting requests so that they are refused.
 func (c *Context) dispatchWaiting() {
 	d := &c.admission
 	if d.waiting.Load() == 0 {
@@ -274,8 +279,8 @@ func (c *Context) dispatchWaiting() {
 	}
 }
 
-// dispatchWithdrawn dispatches s, a withdrawn request, if it is waiting. It locks only
-// admission.mu, because the caller may hold the endpoint's lock.
+// dispatchWithdrawn dispatches s, which its origin has withdrawn, if s is in the wait queue. It
+// acquires no request lock, because the caller may hold the endpoint's lock.
 func (c *Context) dispatchWithdrawn(s *service) {
 	c.admission.mu.Lock()
 	defer c.admission.mu.Unlock()
@@ -284,7 +289,7 @@ func (c *Context) dispatchWithdrawn(s *service) {
 	}
 }
 
-// removeWaiting removes s from the wait queue. It reports false if s was not queued.
+// removeWaiting removes s from the wait queue and reports whether s was in it.
 func (d *admission) removeWaiting(s *service) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -295,8 +300,8 @@ func (d *admission) removeWaiting(s *service) bool {
 	return true
 }
 
-// dispatchAgainLocked moves a waiting request from the wait queue to Trigger's queue. The caller
-// must hold admission.mu.
+// dispatchAgainLocked moves s from the wait queue to Trigger's queue. The caller must hold
+// admission.mu.
 func (c *Context) dispatchAgainLocked(s *service) {
 	c.admission.removeLocked(s)
 	_ = c.post(&s.dispatch)

@@ -10,13 +10,14 @@ import (
 // bodyStats counts bodies (inputs and outputs) that did not fit in an envelope or in a receive
 // buffer of the same size.
 type bodyStats struct {
-	inline atomic.Int64 // sent along with their message, in room granted by the peer
+	inline atomic.Int64 // number of bodies sent inline, in memory that the peer had reserved for them
 	lent   atomic.Int64
-	noRoom atomic.Int64 // lent bodies that were short enough to be sent inline, but had no room
-	room   atomic.Int64 // bytes reserved for inline responses to calls in flight
+	noRoom atomic.Int64 // number of lent bodies that were short enough to be sent inline, but for which the peer had reserved no memory
+	room   atomic.Int64 // number of bytes reserved for inline responses to calls in flight
 }
 
-// countLent counts a lent body of n bytes.
+// countLent records that a body of n bytes was lent because the peer had granted no room to send it
+// inline.
 func (b *bodyStats) countLent(n int) {
 	b.lent.Add(1)
 	if n <= na.MaxBody {
@@ -36,9 +37,9 @@ func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 	}
 }
 
-// reserveRoomLocked reserves room for a response of the largest size class, unless the calls in
-// flight have already reserved a quarter of Config.MaxPulled. It only updates counters. The memory
-// is allocated when the response arrives.
+// reserveRoomLocked reserves room for an inline response of the largest size class, unless the
+// calls in flight would then have reserved more than a quarter of Config.MaxPulled. It only updates
+// counters. The memory is allocated when the response arrives.
 func (k *call) reserveRoomLocked() {
 	const class = 3
 	c := k.h.ctx
@@ -52,7 +53,7 @@ func (k *call) reserveRoomLocked() {
 	k.room = class
 }
 
-// returnRoomLocked undoes reserveRoomLocked.
+// returnRoomLocked releases the room reserved by reserveRoomLocked, if any.
 func (k *call) returnRoomLocked() {
 	if k.room > 0 {
 		k.h.ctx.bodies.room.Add(-int64(na.RoomBytes(k.room)))

@@ -35,11 +35,12 @@ var callPhases = fsmcheck.New("call",
 		callQueued:   {callIdle},
 	})
 
-// A call is the origin's side of a handle. One operation sends the request, receives the response,
-// and expires at the deadline. Other parts are rare: the loan of an input larger than one message,
-// the pull of such an output, and a timer for the parts that remain once the operation has
-// completed. Handle.mu guards the call. Regardless of the order in which the parts complete, the
-// result is determined once, after the last of them, from all of their outcomes.
+// A call holds the state of a Handle's current call and is reused for later ones. It consists of
+// parts that complete independently. Every call has an operation, which sends the request, receives
+// the response, and expires at the deadline. A call may also have a loan of an input larger than
+// one message, a pull of such an output, and a timer for the parts that remain once the operation
+// has completed. The result is determined once, after the last part has completed, from the
+// outcomes of all parts and regardless of their order. Handle.mu guards the call.
 type call struct {
 	h       *Handle
 	slot    uint32
@@ -67,8 +68,8 @@ type responseMemory struct {
 // callState is the part of a call that every Forward resets.
 type callState struct {
 	phase          fsmcheck.State // written only by setPhaseLocked
-	openParts      int            // number of parts (operation, loan, pull, timer) that have not completed
-	canceling      bool           // the call was ended locally
+	openParts      int            // number of parts (operation, loan, pull, and timer) that have not completed
+	canceling      bool           // the call was canceled or abandoned by this process
 	cancelCode     na.Code        // error code of the call; valid if canceling
 	abandonPending bool           // the target has yet to be notified of the cancellation
 	begun          time.Duration
@@ -117,7 +118,8 @@ const (
 	loanTag  = 1 << 63
 )
 
-// takeSlot allocates a slot for a handle and returns it with the last generation used in it.
+// takeSlot allocates a slot for a handle. It returns the slot and the last generation that was used
+// in it.
 func (c *Context) takeSlot() (slot uint32, gen uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,8 +132,9 @@ func (c *Context) takeSlot() (slot uint32, gen uint64) {
 	return uint32(len(c.slots) - 1), 0
 }
 
-// freeSlotLocked frees k's slot, unless its generations are exhausted. The next handle in the slot
-// continues with the next generation. The caller must hold Context.mu.
+// freeSlotLocked makes k's slot available to other handles, unless all of its generations have been
+// used. The next handle in the slot continues with the next generation. The caller must hold
+// Context.mu.
 func (c *Context) freeSlotLocked(k *call) {
 	c.slots[k.slot] = k.gen
 	if k.gen < maxGen {
@@ -139,8 +142,9 @@ func (c *Context) freeSlotLocked(k *call) {
 	}
 }
 
-// nextTag advances the call's identity to the next generation. An exhausted slot is replaced and
-// never reused.
+// nextTag advances the call's identity to the next generation. If all generations of the slot have
+// been used, nextTag allocates another slot. It returns an error that matches ErrAgain if there are
+// too many handles.
 func (k *call) nextTag() error {
 	if k.gen >= maxGen {
 		c := k.h.ctx
@@ -156,7 +160,7 @@ func (k *call) nextTag() error {
 	return nil
 }
 
-// tag returns the identity of the current call.
+// tag returns the tag that identifies the current call on the wire.
 func (k *call) tag() na.Tag {
 	return na.Tag(k.gen<<slotBits | uint64(k.slot))
 }
@@ -172,15 +176,15 @@ func (k *call) cancelPartsLocked() {
 	}
 }
 
-// cancelLocked cancels the call, if one is in flight.
+// cancelLocked cancels the call with the error code why. It does nothing if no call is in flight.
 func (k *call) cancelLocked(why na.Code) {
 	if k.isInFlightLocked() {
 		k.endLocallyLocked(why)
 	}
 }
 
-// endLocallyLocked ends the call from this side. Only its first invocation for a call sets
-// cancelCode.
+// endLocallyLocked cancels every part of the call and makes why its error code. If the call has
+// already been canceled, endLocallyLocked does nothing.
 func (k *call) endLocallyLocked(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.cancelCode = true, why
@@ -192,8 +196,7 @@ func (k *call) endLocallyLocked(why na.Code) {
 // isInFlightLocked reports whether some part of the call has not completed.
 func (k *call) isInFlightLocked() bool { return k.phase != callIdle && k.phase != callQueued }
 
-// markFailedLocked records that the call will fail or has been ended locally, and resets its
-// streams.
+// markFailedLocked records that the call cannot succeed anymore and resets its streams.
 func (k *call) markFailedLocked() {
 	if k.phase != callEnding {
 		k.setPhaseLocked(callEnding)
@@ -203,7 +206,7 @@ func (k *call) markFailedLocked() {
 	}
 }
 
-// setPhaseLocked sets the phase. In tests it also verifies the transition.
+// setPhaseLocked sets the call's phase. In tests it also checks that the transition is allowed.
 func (k *call) setPhaseLocked(next fsmcheck.State) {
 	callPhases.Move(k.phase, next)
 	k.phase = next

@@ -34,8 +34,8 @@ func (h *Handle) Call(ctx context.Context, in, out any) error {
 	return h.callDraft(ctx, h.newEncodingDraft(), in, out)
 }
 
-// callTo implements hghook.CallTo. It combines Reset and Call, and frees the output's memory before
-// returning.
+// callTo implements hghook.CallTo. It calls Reset and then Call, and frees the output's memory
+// before it returns.
 func (h *Handle) callTo(ctx context.Context, to na.Addr, id ID, in, out any) error {
 	rpc := h.ctx.class.rpcs.findRPC(id)
 	if rpc == nil {
@@ -123,8 +123,9 @@ func WithNoWait(ctx context.Context) context.Context {
 	return context.WithValue(ctx, failFastKey{}, true)
 }
 
-// notBegun returns the error of a call that was not started, either because encoding its input
-// failed or because ctx is done. It releases the draft d if d is not nil.
+// notBegun returns the error of a call that was not started. encoding is the error from encoding
+// the input. If encoding is nil, ended is the reason why ctx is done. notBegun releases the draft d
+// if d is not nil.
 func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) error {
 	if d != nil {
 		d.releaseLarge()
@@ -136,8 +137,8 @@ func (h *Handle) notBegun(ctx context.Context, d *draft, encoding, ended error) 
 		&Error{Op: "forward", RPC: h.Name(), Peer: h.Peer(), Fate: na.NotRun, Err: ended})
 }
 
-// readContext returns the time that ctx leaves for a call (0 means no limit) and whether ctx was
-// derived from WithNoWait. If ctx is done, it returns the reason as the error.
+// readContext returns the time left until the deadline of ctx, or 0 if there is no deadline. hasty
+// reports whether ctx was derived from WithNoWait. If ctx is done, err is the reason.
 func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty bool, err error) {
 	if _, ok := ctx.Deadline(); ok {
 		left, err = h.ctx.timeLeft(ctx)
@@ -148,10 +149,11 @@ func (h *Handle) readContext(ctx context.Context) (left time.Duration, hasty boo
 	return left, err == nil && ctx.Value(failFastKey{}) != nil, err
 }
 
-// callAndWait sends a draft, waits for the call to complete, and returns its output with the codec
-// ID of the output. The caller must hold h.mu, which callAndWait releases. If held is true, the
-// caller must call releaseHold after reading the output, which remains valid until then even if h
-// is closed. A call with hghook.OnEnd is neither waited for nor held.
+// callAndWait sends the request in, waits for the call to complete, and returns the output and the
+// ID of its codec. The caller must hold h.mu, which callAndWait releases. If held is true, the
+// caller must call releaseHold after reading out, which remains valid until then even if h is
+// closed. If a function was set by hghook.OnEnd, callAndWait does not wait and returns zero values
+// once the request has been sent.
 func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit time.Duration, hasty bool) (out []byte, id uint8, held bool, err error) {
 	h.noWait = hasty
 	err = h.forwardLocked(in, codec, limit, true, nil)
@@ -179,7 +181,8 @@ func (h *Handle) callAndWait(ctx context.Context, in draft, codec uint8, limit t
 	return h.settleCall(ctx)
 }
 
-// settleCall completes a call whose wait is over. The results are those of callAndWait.
+// settleCall determines the result of a call for which callAndWait has finished waiting. It returns
+// the results of callAndWait.
 func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held bool, err error) {
 	h.mu.Lock()
 	o := h.call.settleLocked()
@@ -194,8 +197,8 @@ func (h *Handle) settleCall(ctx context.Context) (out []byte, id uint8, held boo
 	return out, id, true, nil
 }
 
-// deliverHeld delivers the event of a call on h, which the caller holds. If Config.Observe panics,
-// deliverHeld releases that hold.
+// deliverHeld passes seen, the event of a completed call, to Config.Observe. The caller must hold a
+// reference to h. If Config.Observe panics, deliverHeld releases that reference.
 func (h *Handle) deliverHeld(seen *pendingEvent) {
 	delivered := false
 	defer func() {
@@ -260,7 +263,7 @@ func (h *Handle) abandonAtContextEnd() {
 	}
 }
 
-// abandonWait stops waiting for a call that continues. Trigger then completes the call.
+// abandonWait lets Trigger, rather than a waiting goroutine, complete the call in flight.
 func (h *Handle) abandonWait() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -270,8 +273,8 @@ func (h *Handle) abandonWait() {
 	}
 }
 
-// timeLeft returns the time that ctx leaves, by the clock of c: 0 if ctx has no deadline, and a
-// negative duration if the deadline has passed.
+// timeLeft returns the time left until the deadline of ctx, as measured by the clock of c. The
+// result is 0 if ctx has no deadline, and negative if the deadline has passed.
 func (c *Context) timeLeft(ctx context.Context) (time.Duration, error) {
 	deadline, ok := ctx.Deadline()
 	if !ok {

@@ -81,7 +81,7 @@ const (
 	Ran      = na.Ran
 )
 
-// A codedError is an error with a code.
+// A codedError is an error to which Errorf has attached a code.
 type codedError struct {
 	code Code
 	err  error
@@ -96,7 +96,7 @@ func Errorf(code Code, format string, args ...any) error {
 	return &codedError{code, fmt.Errorf(format, args...)}
 }
 
-// A refusal marks the error of a handler that had no effect.
+// A refusal wraps the error of a handler that had no effect; see Refuse.
 type refusal struct{ err error }
 
 func (e *refusal) Error() string { return e.err.Error() }
@@ -112,7 +112,7 @@ func Refuse(err error) error {
 	return &refusal{err}
 }
 
-// A detailedError is an error with a value for the origin.
+// A detailedError is an error to which WithDetail has attached a value for the origin.
 type detailedError struct {
 	err    error
 	detail any
@@ -252,7 +252,8 @@ func FateOf(err error) Fate {
 	return MaybeRan
 }
 
-// fateIn returns the worst fate in err, and reports whether there is one.
+// fateIn returns the worst fate recorded in err and in the errors that it wraps, and reports
+// whether there is one. Ran is worse than MaybeRan, which is worse than NotRun.
 func fateIn(err error) (worst Fate, found bool) {
 	switch e := err.(type) {
 	case *Error:
@@ -272,7 +273,7 @@ func fateIn(err error) (worst Fate, found bool) {
 	return worst, found
 }
 
-// An errorBody is the content of an error response.
+// An errorBody holds the contents of an error response.
 type errorBody struct {
 	code      Code
 	fate      Fate

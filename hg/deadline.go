@@ -10,18 +10,15 @@ import (
 )
 
 // A deadline is sent with its request as the remaining time, since the two sides have no common
-// clock. na writes it into the header when the request is sent, and the target counts from its
-// arrival. Each side uses its own clock, and neither counts the time on the network. The deadline
-// therefore passes first at the origin, which then notifies the target as by Abandon.
+// clock. Package na writes the remaining time into the header when the request is sent, and the
+// target counts from the arrival of the request. Each side uses its own clock, and neither counts
+// the time on the network. The deadline therefore passes first at the origin, where the call
+// completes with ErrTimeout. The origin then notifies the target as by Abandon.
 //
-//	origin: Forward ─── timer: Abandon, the call completes ───────────────────────────────►│ ErrTimeout
-//	           └─ waits for an envelope ─► sent, with the remaining time
-//	target:                                  arrives ─ fetched, waits for room, queued ─►│   not run, answered ErrTimeout
-//	                                                                    └─ handler runs ──►│ its context is canceled
-//
-// A request that waits at the target, to be admitted or to be run, is refused shortly before its
-// deadline. Otherwise the origin, whose deadline passes first, would not learn which limit delayed
-// the request.
+// At the target's own deadline, a handler that is running has its context canceled. A request that
+// waits at the target, to be admitted or to be run, is refused shortly before its deadline.
+// Otherwise the origin, whose deadline passes first, would not learn which limit delayed the
+// request.
 
 var (
 	errDeadlinePassed = na.WithText(ErrTimeout, "deadline exceeded before the handler began")
@@ -72,8 +69,8 @@ func (h *Handle) Abandon() {
 	}
 }
 
-// abandonLocked ends the call from this side and notifies the target, either now or when the
-// operation completes.
+// abandonLocked cancels the call with the error code why and notifies the target, either
+// immediately or when the operation completes.
 func (k *call) abandonLocked(why na.Code) {
 	if k.abandonPending = !k.isParsed; k.abandonPending && k.opRunning && !k.canceling {
 		k.h.ctx.nctx.Upper().AbandonCall(&k.op)
@@ -85,8 +82,8 @@ func (k *call) abandonLocked(why na.Code) {
 // maxTimeout limits the timeout of a call, so that adding it to a time cannot overflow.
 const maxTimeout = math.MaxInt64 / 4
 
-// setDeadlineLocked sets the deadline of a call. It reports false if limit is negative: the
-// deadline has passed.
+// setDeadlineLocked sets the deadline of a call. It returns false if limit is negative, which means
+// that the deadline has already passed.
 func (k *call) setDeadlineLocked(limit time.Duration) bool {
 	if limit < 0 {
 		return false
@@ -151,12 +148,13 @@ const (
 	maxMargin = 250 * time.Millisecond
 )
 
-// isLate reports whether the deadline of a request has passed.
+// isLate reports whether the deadline of s has passed.
 func (s *service) isLate() bool { return s.deadline != 0 && s.ctx.Now() >= s.deadline }
 
-// isNearDeadline reports whether the remaining time is within the margin. An origin abandons a call
-// at its own deadline, which may be slightly earlier or later by the target's clock. In both cases
-// the handler's context ends with DeadlineExceeded.
+// isNearDeadline reports whether waitDeadline, which is shortly before the deadline, has passed. If
+// the origin abandons the request after that time, the handler's context ends with
+// DeadlineExceeded, because by the target's clock the origin's deadline may pass slightly early or
+// late.
 func (s *service) isNearDeadline() bool { return s.deadline != 0 && s.ctx.Now() >= s.waitDeadline }
 
 // timedOut reports whether r's handler context has ended because of the deadline, and whether that
@@ -182,15 +180,15 @@ type deadlineTimer struct {
 // contains it, stays in memory until two garbage collections after its last use.
 var timerPool = sync.Pool{New: func() any { return &deadlineTimer{} }}
 
-// putBack clears a timer whose operation is idle and returns it to the pool.
+// putBack clears a and returns it to timerPool. The operation of a must have completed.
 func (a *deadlineTimer) putBack() {
 	a.s = nil
 	a.op.InitStep(nil, nil, nil)
 	timerPool.Put(a)
 }
 
-// armTimerLocked starts the timer of a request that has a deadline and no timer yet. The timer
-// fires at the given time, and again at the deadline.
+// armTimerLocked starts the timer of s, which expires at the given time and again at the deadline.
+// It does nothing if s has no deadline or its timer has already been started.
 func (s *service) armTimerLocked(at time.Duration) {
 	nctx := s.ctx.nctx
 	if s.deadline == 0 || s.timer != nil {
@@ -204,12 +202,12 @@ func (s *service) armTimerLocked(at time.Duration) {
 	}
 }
 
-// fireTimer is the callback of a timer's operation.
+// fireTimer is the completion callback of a deadlineTimer. It calls fire.
 func fireTimer(op *na.Op, r na.Result) (ran int) { return op.Data().(*deadlineTimer).fire(r) }
 
-// fire ends the waits of a request. Shortly before the deadline it ends the wait to be admitted or
-// run. At the deadline it also ends the fetch of the input, a detached request, and the context of
-// a handler.
+// fire handles expiry of the timer. Shortly before the deadline it refuses a request that is
+// waiting to be admitted or run. At the deadline it cancels a fetch of the input, responds to a
+// detached request with ErrTimeout, and cancels the handler's context.
 func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	s := a.s
 	s.mu.Lock()
@@ -244,8 +242,8 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 	return 0
 }
 
-// heldUpErrLocked returns the error for a request that is waiting to be admitted or run. The error
-// names the limit. It returns nil if the request is not waiting.
+// heldUpErrLocked returns an error that names the limit for which s is waiting, either to be
+// admitted or to be run. It returns nil if s is not waiting.
 func (s *service) heldUpErrLocked() error {
 	switch s.phase {
 	case serviceWaiting:

@@ -8,12 +8,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// With Config.Dispatch, Trigger only admits a request. Run does the rest, on any goroutine.
-//
-//	Trigger: room ─► dispatched ─ Config.Dispatch ─► Run: authorized ─► input complete ─► handler runs
-//	                  ▲    │                              └─ input must be fetched ─┐
-//	                  │    └─ deadline, withdrawal, end of the session, or shutdown comes first: refused
-//	                  └────────────────────────── input has arrived ◄───────────────┘
+// If Config.Dispatch is set, Trigger only admits a request and passes it to Config.Dispatch. Run
+// then calls the authorizer and the handler, on any goroutine. If the input has to be fetched after
+// authorization, Run returns, and the request is passed to Config.Dispatch again when the input has
+// arrived. If the deadline expires, the request is withdrawn, its session ends, or a shutdown
+// begins before Run is called, the request is refused.
 
 // slowInlineHandler is the time after which an inline handler that occupies Trigger is logged.
 const slowInlineHandler = 10 * time.Millisecond
@@ -36,8 +35,8 @@ func (r Request) Run() error {
 	return misuseError("run", r.Name(), r.Peer(), ErrInvalid, "the request is not waiting for Run")
 }
 
-// runGiven runs the request of generation k.N of the service k.Data and returns 1 if it is waiting
-// for Run. Otherwise it returns 0.
+// runGiven runs the request that is identified by the service k.Data and the generation k.N, and
+// returns 1. If the request is not waiting for Run, runGiven returns 0.
 func runGiven(k loop.UserCode) int {
 	s := k.Data.(*service)
 	s.mu.Lock()
@@ -55,7 +54,8 @@ func runGiven(k loop.UserCode) int {
 	return 1
 }
 
-// proceed continues a request that was claimed by Run or that beginHandler will refuse.
+// proceed runs the authorizer and the handler of s, or refuses s. The calling goroutine must have
+// claimed s by moving it to serviceArrived.
 func (s *service) proceed() {
 	if s.tryProceed() {
 		s.mu.Lock()
@@ -94,7 +94,8 @@ func (s *service) handToDispatch() bool {
 	return true
 }
 
-// claimRunLocked ends the wait for Run. If it returns true, the caller must continue the request.
+// claimRunLocked ends the wait of s for Run and reports whether s was waiting. If so, the caller
+// must continue the request.
 func (s *service) claimRunLocked() bool {
 	taken := s.phase == serviceGiven
 	if taken {
@@ -103,8 +104,8 @@ func (s *service) claimRunLocked() bool {
 	return taken
 }
 
-// endWaitLocked ends the wait to be admitted or run. If it returns true, the caller must continue
-// the request.
+// endWaitLocked ends the wait of s to be admitted or run and reports whether s was waiting. If so,
+// the caller must continue the request.
 func (s *service) endWaitLocked() bool {
 	if s.phase == serviceWaiting && s.ctx.admission.removeWaiting(s) {
 		s.setPhaseLocked(serviceArrived)
@@ -151,7 +152,7 @@ func (s *service) beginInline() {
 	}
 }
 
-// notRun returns the error of methods that require a request whose handler has begun.
+// notRun returns the error with which the operation op fails if the handler has not begun.
 func (s *service) notRun(op string) error {
 	return misuseError(op, s.rpcName(), s.addr, na.ErrInvalid, "the request has not been run")
 }

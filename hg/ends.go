@@ -53,7 +53,8 @@ func (k *call) chooseNextPhaseLocked() {
 	}
 }
 
-// isShortest reports whether the message was no longer than the length that every peer accepts.
+// isShortest reports whether the request was sent with its input lent and in a message that every
+// peer accepts, so that it cannot be sent in a shorter form.
 func (k *call) isShortest() bool { return k.loan != nil && len(k.msg) <= minMessage }
 
 // resendAsLoan sends the request again with its input lent, along with the metadata if necessary,
@@ -74,8 +75,8 @@ func (k *call) resendAsLoan() error {
 	return k.sendRequestLocked(to, msg)
 }
 
-// receivedMessage returns the response that the operation received, and the body that arrived
-// separately from it, if any.
+// receivedMessage returns the response b that the operation received. If the body arrived in a
+// separate message, it also returns the body.
 func (k *call) receivedMessage(r na.Result) (b, body []byte) {
 	if r.Envelope == nil {
 		return k.buf[:r.N], nil
@@ -153,9 +154,9 @@ func (k *call) onLoanEnded(l *loan, r na.Result) (ran int) {
 	return k.finishPart()
 }
 
-// finishPart records that one part of the call has completed. If it was the last one, finishPart
-// completes the call: it runs the callback or wakes the waiting goroutine. The caller must hold
-// h.mu, which finishPart releases.
+// finishPart records that one part of the call has completed. If no part remains, finishPart
+// completes the call by running the callback or waking the waiting goroutine. The caller must hold
+// k.h.mu, which finishPart releases.
 func (k *call) finishPart() (ran int) {
 	k.openParts--
 	if k.openParts == 1 && k.timerRuns {

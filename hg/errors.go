@@ -123,8 +123,8 @@ func isBareCode(err error, code Code) bool {
 	return na.CodeOf(err) == code
 }
 
-// An overtakenError is the cause of a call that this side had already ended, or whose deadline had
-// already passed, when another error arrived.
+// An overtakenError is the cause of an Error for a call that this side had already ended, or whose
+// deadline had already passed, when another error arrived.
 type overtakenError struct {
 	local  []error // a code, followed by the cause of the context if that is another error
 	remote error   // the error that arrived; nil if it was the same
