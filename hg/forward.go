@@ -88,9 +88,9 @@ func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8
 	return d.b[header:], d.b[:header], flagMore | flagAhead
 }
 
-// borrowPayload makes v, which is too large for a message, the payload without copying it. The
-// transport copies it into the memory from which it is read. If the payload may be lent,
-// borrowPayload copies it instead.
+// borrowPayload sets the payload to v, which is too large for a message, without copying it. The
+// draft refers to v only until Forward or Respond returns. If the payload may be lent, and so must
+// outlive that call, borrowPayload copies v.
 func (d *draft) borrowPayload(v []byte) {
 	if d.frontLen > minMessage || len(v) > na.MaxBody { // may be lent, and the loan outlasts Forward
 		d.copyPayload(v)
@@ -99,7 +99,8 @@ func (d *draft) borrowPayload(v []byte) {
 	d.separate, d.isBorrowed = v, true
 }
 
-// setRaw makes v the payload. It copies v if it may fit in a message.
+// setRaw sets the payload to v. It copies v if v may fit in a message, and otherwise calls
+// borrowPayload.
 func (d *draft) setRaw(v []byte) {
 	if len(v) > na.MaxRoom-requestSize {
 		d.borrowPayload(v)
@@ -108,8 +109,8 @@ func (d *draft) setRaw(v []byte) {
 	}
 }
 
-// ownBorrowed replaces a borrowed payload with a copy. dropBorrowed removes a borrowed payload that
-// the transport has copied.
+// ownBorrowed replaces a borrowed payload with a copy. It does nothing if the payload is not
+// borrowed.
 func (d *draft) ownBorrowed() {
 	if d.isBorrowed {
 		d.isBorrowed = false
@@ -117,6 +118,7 @@ func (d *draft) ownBorrowed() {
 	}
 }
 
+// dropBorrowed removes a borrowed payload from the draft after the transport has copied it.
 func (d *draft) dropBorrowed() {
 	if d.isBorrowed {
 		d.droppedLen = len(d.separate)
@@ -124,7 +126,7 @@ func (d *draft) dropBorrowed() {
 	}
 }
 
-// copyPayload makes a copy of v, which is too large to be retained, the payload.
+// copyPayload sets the payload to a copy of v, which is too large to be retained.
 func (d *draft) copyPayload(v []byte) {
 	if len(v) > slab.Max {
 		d.separate = append([]byte(nil), v...)
@@ -135,8 +137,8 @@ func (d *draft) copyPayload(v []byte) {
 	d.separate = d.slabMem
 }
 
-// reserveForEncoding moves the draft into slab memory if an encoding as long as the previous one
-// would be too large to be retained.
+// reserveForEncoding moves the draft into slab memory if the message would be too large to be
+// retained with a payload as long as the previous one.
 func (d *draft) reserveForEncoding() {
 	if n := d.lastLargeLen + d.frontLen; n > maxRetained && n <= slab.Max {
 		d.savedBuf, d.slabMem = d.b, slab.Get(n)
@@ -145,7 +147,7 @@ func (d *draft) reserveForEncoding() {
 }
 
 // releaseLarge frees memory that is too large to be retained, and records the length of the payload
-// for reserveForEncoding. The message must not be used afterward.
+// for reserveForEncoding. The message must not be used after releaseLarge is called.
 func (d *draft) releaseLarge() {
 	if len(d.b) > 0 {
 		if d.lastLargeLen = 0; d.separate == nil && len(d.b) > maxRetained {
@@ -159,7 +161,7 @@ func (d *draft) releaseLarge() {
 	d.separate, d.savedBuf, d.slabMem, d.isBorrowed, d.droppedLen = nil, nil, nil, false, 0
 }
 
-// encode appends the encoded input v. If encoding fails, it releases the draft.
+// encode appends the encoding of v to the draft. If encoding fails, encode releases the draft.
 func (d *draft) encode(c codec.Codec, v any) error {
 	b, err := encode(c, d.b, v)
 	if err != nil {
@@ -170,7 +172,7 @@ func (d *draft) encode(c codec.Codec, v any) error {
 	return nil
 }
 
-// encode appends the encoded input v to b. An error without a code is wrapped with ErrInvalid.
+// encode appends the encoding of v to b. An error without a code is wrapped with ErrInvalid.
 func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
 	out, err := appendWith(c, b, v)
 	if _, coded := errors.AsType[Code](err); err != nil && !coded {
@@ -179,7 +181,7 @@ func encode(c codec.Codec, b []byte, v any) ([]byte, error) {
 	return out, err
 }
 
-// appendWith calls a codec to append v to b, and verifies that the codec did not shorten b.
+// appendWith appends the encoding of v to b, and verifies that the codec did not shorten b.
 func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 	out, err := c.Append(b, v)
 	if err == nil && len(out) < len(b) {
@@ -195,8 +197,9 @@ const maxRetained = 88 << 10
 // releaseLargeLocked frees the draft's memory that is too large to be retained.
 func (k *call) releaseLargeLocked() { k.in.releaseLarge() }
 
-// newDraftLocked returns a draft of an input that contains the header and metadata. It takes the
-// buffer of an idle handle, which forwardLocked puts back.
+// newDraftLocked returns a draft of a request that contains only the header and metadata. It takes
+// the buffer of h, which forwardLocked puts back. The caller must hold h.mu unless h is idle and
+// not used concurrently.
 func (h *Handle) newDraftLocked() (d draft) {
 	k := h.call
 	if k.phase == callIdle {
@@ -211,8 +214,8 @@ func (h *Handle) newDraftLocked() (d draft) {
 	return d
 }
 
-// newEncodingDraft returns a draft for an input to be encoded. Its memory is sized according to the
-// handle's previous input.
+// newEncodingDraft returns a draft for an input that the caller encodes. The size of its memory
+// depends on the handle's previous input.
 func (h *Handle) newEncodingDraft() draft {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,9 +224,10 @@ func (h *Handle) newEncodingDraft() draft {
 	return d
 }
 
-// forwardLocked sends a draft. If waits is true, completion of the call wakes Handle.waiter instead
-// of running a callback, and the request waits for an envelope regardless of na.Config.OnNoCredit.
-// limit bounds the duration of the call in addition to SetTimeout; 0 means no limit.
+// forwardLocked sends the request in the draft in. If waits is true, completion of the call wakes
+// Handle.waiter instead of running a callback, and the request waits for an envelope regardless of
+// na.Config.OnNoCredit. limit bounds the duration of the call in addition to SetTimeout, and 0
+// means no limit. The caller must hold h.mu.
 func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits bool, cb ForwardFunc) (err error) {
 	k := h.call
 	switch {
@@ -270,7 +274,8 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 	return k.err
 }
 
-// beginCallLocked resets k for a new call and creates its streams.
+// beginCallLocked resets k for a new call and creates its streams. limit and cb are those passed to
+// forwardLocked.
 func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
 	if h.ctx.nctx.Draining() && !h.rpc.own.ServeDraining && !h.ctx.class.isServing() {
@@ -345,9 +350,9 @@ func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	return err
 }
 
-// buildRequestLocked returns the request message and the address to send it to. An input that does
-// not fit in the message is sent in room granted by the target, either in the message or
-// separately. Without such room the input is lent.
+// buildRequestLocked returns the request message and the address to which it must be sent. If the
+// input does not fit in the message, it is sent in memory that the target has reserved, either in
+// the message or separately. If the target has reserved none, the input is lent.
 func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	h := k.h
 	req := request{codec: k.codec, meta: k.in.frontLen - k.in.headerLen, id: h.id, size: uint64(k.in.size())}

@@ -16,19 +16,19 @@ import (
 // Its methods are safe for concurrent use, except as noted at Reset. Handles are not pooled: a
 // stale pointer refers to a closed handle, never to another call.
 //
-//	idle ── Forward ──► pending ── every part completed ───► queued ── Trigger: idle again, then the callback
-//	                       │ Cancel
-//	                       └─ the parts complete at once ──►
+// A handle is idle until Forward starts a call. Once every part of the call has completed, which
+// Cancel brings about at once, the callback is queued. Trigger makes the handle idle again and then
+// runs the callback.
 //
-// It is safe to close a handle whose call is in flight, as with the reference count of C Mercury.
-// The call holds the handle, and its callback still runs.
+// It is safe to close a handle while its call is in flight. The call holds a reference to the
+// handle, and its callback still runs.
 type Handle struct {
 	openEntry
 	ctx   *Context
 	id    ID
 	rpc   *RPC
 	addr  na.Addr
-	bound bool // addr is bound to a session, which may have ended
+	bound bool // reports whether addr is bound to a session, which may have ended
 	// refs counts the references held by the program, the call in flight, and its withdrawals. The
 	// handle is freed when the last one is released.
 	refs      atomic.Int32
@@ -40,11 +40,11 @@ type Handle struct {
 	timeout   time.Duration // timeout of later calls
 	meta      Metadata      // metadata of later calls
 	specs     []StreamSpec  // streams of later calls; the slice is replaced, never modified
-	noWait    bool          // the next call uses WithNoWait
+	noWait    bool          // reports whether the next call must not wait for an envelope; see WithNoWait
 	onCall    func()        // set by hghook.OnCall; may be nil
 	onEnd     func()        // set by hghook.OnEnd; may be nil
-	forbidden bool          // Forward fails until Reset
-	// forwarded is true if a call has begun since the last Reset.
+	forbidden bool          // reports whether Forward fails until Reset is called
+	// forwarded reports whether a call has begun since the last Reset.
 	forwarded bool
 	call      *call
 	waiter    *loop.Waiter    // wakes the goroutine that waits for a call to complete
@@ -168,7 +168,7 @@ func (h *Handle) Close() error {
 	return nil
 }
 
-// releaseHold releases one reference to the handle, and frees the handle if it was the last.
+// releaseHold releases a reference to the handle, and frees the handle if no reference is left.
 func (h *Handle) releaseHold() {
 	if h.refs.Add(-1) > 0 {
 		return
@@ -199,7 +199,7 @@ func (h *Handle) onPeersLost(error) {}
 
 func (h *Handle) answerDetached() {}
 
-// cancelForShutdown counts and cancels the call in flight when the class shuts down.
+// cancelForShutdown cancels the call in flight, if any, and counts it in left.Calls.
 func (h *Handle) cancelForShutdown(left *ShutdownError) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -209,7 +209,8 @@ func (h *Handle) cancelForShutdown(left *ShutdownError) {
 	}
 }
 
-// countOpen counts a handle that was not closed by the end of a shutdown.
+// countOpen counts the handle in left.Handles. It is called at the end of a shutdown for each
+// handle that is not closed.
 func (h *Handle) countOpen(left *ShutdownError) {
 	left.Handles++
 	text := "handle of " + h.rpc.Name + " is not closed"

@@ -38,8 +38,8 @@ func (s *service) newHandlerContextLocked() *handlerContext {
 	return g
 }
 
-// checkEnded ends a new context if its request or session ended before g was stored in
-// service.handlerCtx.
+// checkEnded cancels g if its request or session ended before g was stored in service.handlerCtx.
+// An end that comes later cancels g through that field.
 func (g *handlerContext) checkEnded() {
 	g.c.watchFaults()
 	switch {
@@ -54,10 +54,10 @@ func (g *handlerContext) checkEnded() {
 	}
 }
 
-// expireAtDeadline ends the context with DeadlineExceeded.
+// expireAtDeadline ends the context with context.DeadlineExceeded.
 func (g *handlerContext) expireAtDeadline() { g.deadline.endChild() }
 
-// endWithRequest ends the context when its request has ended.
+// endWithRequest cancels the context because its request has ended.
 func (g *handlerContext) endWithRequest() { g.cancel(errRequestEnded) }
 
 // markAbandoned marks the request of e as abandoned by its origin. It queues the task of the
@@ -107,9 +107,9 @@ func (c *Context) watchFaults() {
 	})
 }
 
-// A deadlineParent is the parent of a context that expires at a time of the na context's own clock.
-// Package context ends a context with DeadlineExceeded only by the system clock, but a child
-// context whose parent ends with DeadlineExceeded inherits that error.
+// A deadlineParent is the parent of a context that expires by the clock of an na.Context. Package
+// context ends a context with DeadlineExceeded only by the system clock, but a child whose parent
+// ends with DeadlineExceeded inherits that error.
 type deadlineParent struct {
 	at    time.Time
 	done  chan struct{}
@@ -140,8 +140,8 @@ func (d *deadlineParent) Err() error {
 	}
 }
 
-// AfterFunc stores f, the function that package context registers to end a child. This avoids a
-// goroutine that waits for Done.
+// AfterFunc stores f, which package context passes to it to end a child. Because AfterFunc exists,
+// package context does not start a goroutine that waits for Done.
 func (d *deadlineParent) AfterFunc(f func()) (stop func() bool) {
 	d.child = f
 	return func() bool { return false }

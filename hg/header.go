@@ -71,7 +71,8 @@ type streamNames struct {
 	kinds uint64 // four bits per stream, starting at the lowest
 }
 
-// nameStreams returns the description of specs, without the stream ID.
+// nameStreams returns the description of specs for a request header. The ID of the first stream is
+// left zero.
 func nameStreams(specs []StreamSpec) (n streamNames) {
 	n.count = len(specs)
 	for i, spec := range specs {
@@ -119,8 +120,10 @@ func frontSize(streams int) int {
 	return requestSize + ownFields*fieldSize
 }
 
-// fieldsSize returns the length in bytes of the appended fields. fields is the number in the
-// header, and there is the number of bytes that follow the header.
+// fieldsSize returns the size in bytes of the fields appended to a header. The argument fields is
+// the byte of the header that holds their number and the mustUnderstand bit, and the argument there
+// is the number of bytes that follow the header. fieldsSize returns an error if fewer bytes follow
+// than the fields need, or if the bit is set and a field is unknown.
 func fieldsSize(fields uint8, there int) (n int, err error) {
 	n = int(fields&^mustUnderstand) * fieldSize
 	switch {
@@ -258,8 +261,8 @@ func appendFailure(b []byte, text string, detail []byte) []byte {
 	return append(b, detail...)
 }
 
-// remoteError returns the error carried by an error response. parse has already validated the
-// payload.
+// remoteError returns the error carried by r, an error response with the given payload. parse must
+// already have validated the payload.
 func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 	end := 2 + int(binary.LittleEndian.Uint16(payload))
 	e := &RemoteError{Code: r.code, Text: string(payload[2:end]), Refused: r.fate == na.NotRun, byLibrary: r.flags&flagByLibrary != 0}
@@ -303,7 +306,8 @@ func splitBehindHeader(b, body []byte, flags, id uint8, metaSize int, size uint6
 	return meta, payload, err
 }
 
-// checkCodec returns an error if c cannot decode bytes encoded by the codec with the given ID.
+// checkCodec returns an error if c cannot decode bytes that were encoded by the codec with the
+// given ID.
 func checkCodec(c codec.Codec, id uint8) error {
 	if id == codec.NoBytesID || id == codec.EncodedID || id == c.ID() {
 		return nil
@@ -311,7 +315,8 @@ func checkCodec(c codec.Codec, id uint8) error {
 	return na.WithText(na.ErrProtocol, fmt.Sprintf("encoded with codec %s, decoded with %s", codec.NameOf(id), c.Name()))
 }
 
-// metaAhead returns how many of the meta bytes of metadata precede the lent body.
+// metaAhead returns the number of metadata bytes that precede the lent body, which is either meta
+// or 0.
 func metaAhead(flags uint8, meta int) int64 {
 	if flags&flagAhead == 0 {
 		return 0

@@ -26,8 +26,8 @@ func (s *waitsForRun) HeldBy() heldby.State {
 // HeldBy implements heldby.Holder.
 func (s *waitsForAuthorizer) HeldBy() heldby.State { return heldby.State{Reason: heldby.Authorizer} }
 
-// fullLimit returns the limit that keeps s from being admitted, and its value. It returns
-// heldby.Program if no limit is reached anymore.
+// fullLimit returns the kind and the value of the limit that keeps s from being admitted. If no
+// limit is reached anymore, the kind is heldby.Program.
 func (s *service) fullLimit() (reason heldby.Reason, limit int64) {
 	d, b := &s.ctx.admission, s.rpc.methodLimit
 	if b != nil && b.active.Load() >= b.maxActive {

@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// The hooks give other packages of this module access to unexported methods.
+// init sets the hooks through which other packages of this module call unexported methods.
 func init() {
 	hghook.EndedBy = endedBy
 

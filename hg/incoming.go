@@ -19,10 +19,12 @@ type Request struct {
 	gen uint64
 }
 
-// request returns the request that s is serving. The caller must hold s.mu or a reference to s.
+// request returns a Request for the request that s is serving. The caller must hold s.mu or a
+// reference to s.
 func (s *service) request() Request { return Request{s, s.gen} }
 
-// lockService locks the record of r. It reports false, with no lock held, if r has ended.
+// lockService locks the record of r and returns it. If r has ended, it returns false and the record
+// is not locked.
 func (r Request) lockService() (*service, bool) {
 	if r.s == nil {
 		return nil, false
@@ -35,7 +37,7 @@ func (r Request) lockService() (*service, bool) {
 	return r.s, true
 }
 
-// endedError returns the error for a method called on a request that has ended.
+// endedError returns the error with which the method op fails if the request has ended.
 func endedError(op string) error {
 	return misuseError(op, "", na.Addr{}, na.ErrAnswered, "the request has ended")
 }
@@ -53,7 +55,7 @@ func (r Request) Input(v any) error {
 	return nil
 }
 
-// badInput returns the error for an input that the codec rejected with err.
+// badInput returns the error for an input of rpc that the codec could not decode because of err.
 func (r Request) badInput(rpc *RPC, err error) error {
 	return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{ErrBadInput, err}}
 }

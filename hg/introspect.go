@@ -35,7 +35,7 @@ func (c *Context) Calls() (all []inspect.Call) {
 	return all
 }
 
-// tracker is the state of a context needed for Calls.
+// A tracker holds the state that Context.Calls needs.
 type tracker struct {
 	since atomic.Int64 // value of Now at the first Calls, plus 1; 0 before that
 
@@ -96,7 +96,7 @@ func (c *Context) idleHandles(f func(handle inspect.Call)) {
 	}
 }
 
-// callInfo describes the call in flight for Calls. ok is false if the handle is idle.
+// callInfo returns a description of the call in flight. ok is false if the handle is idle.
 func (h *Handle) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +110,8 @@ func (h *Handle) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	}, h.reporter, true
 }
 
-// callInfo describes a request for Calls. ok is false if the record is spare, or if a goroutine is
-// about to move the request to its next phase.
+// callInfo returns a description of the request that s is serving. ok is false if s serves no
+// request, or if a goroutine is about to move the request to its next phase.
 func (s *service) callInfo() (i inspect.Call, by hghook.Reporter, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -72,8 +72,9 @@ func (m Metadata) WithoutOwn() Metadata {
 // isOwnName reports whether name is reserved for the packages of this module.
 func isOwnName(name string) bool { return strings.HasPrefix(name, "qs-") && name != KeyMeta }
 
-// withEntry returns m with an entry set. entries and size limit the entries of the same kind, those
-// of this module's packages or those of the program.
+// withEntry returns m with the entry added or replaced. entries and size limit the number and the
+// total size in bytes of the entries of its kind, which are either the program's or those of this
+// module's packages.
 func (m Metadata) withEntry(name, value string, entries, size int) (Metadata, error) {
 	if len(value) > size {
 		return m, fmt.Errorf("hg: metadata: value of %s has %d bytes, limit %d for all metadata: %w", name, len(value), size, ErrOverflow)
@@ -167,7 +168,8 @@ func (m Metadata) traceID() (t inspect.TraceID) {
 	return t
 }
 
-// nextEntry splits the first entry from b. ok is false if b is too short.
+// nextEntry decodes the first entry of b and returns the bytes that follow it as rest. ok is false
+// if b is too short.
 func nextEntry(b []byte) (name, value string, rest []byte, ok bool) {
 	n := 1 + int(b[0])
 	if len(b) < n+2 {
@@ -180,7 +182,8 @@ func nextEntry(b []byte) (name, value string, rest []byte, ok bool) {
 	return string(b[1:n]), string(b[n+2 : end]), b[end:], true
 }
 
-// checkMeta validates metadata received from a peer, so that All can read it.
+// checkMeta returns an error unless b, received from a peer, is valid metadata that Metadata.All
+// can read.
 func checkMeta(b []byte) error {
 	seen := make(map[string]bool, maxEntries+maxOwnEntries)
 	rest := b

@@ -39,8 +39,9 @@ func (s *pendingEvent) release() {
 	eventPool.Put(s)
 }
 
-// endEventLocked returns the event for a call that has completed with err, or nil if nothing
-// observes it. It must be called before the handle becomes idle.
+// endEventLocked returns the event for a call that has completed with err. It returns nil if
+// neither Config.Observe nor a tool receives events. It must be called before the handle becomes
+// idle.
 func (k *call) endEventLocked(err error) *pendingEvent {
 	h := k.h
 	if h.ctx.class.cfg.Observe == nil && !h.ctx.watch.on.Load() {
@@ -61,8 +62,8 @@ func (k *call) endEventLocked(err error) *pendingEvent {
 	return s
 }
 
-// deliver calls Config.Observe, counts the event if a tool is watching, and releases s, which may
-// be nil.
+// deliver calls Config.Observe, counts the event if a tool is watching, and returns s to its pool.
+// It does nothing if s is nil.
 func (s *pendingEvent) deliver() {
 	if s == nil {
 		return

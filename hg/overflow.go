@@ -8,31 +8,29 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Inputs and outputs that are larger than one message, and for which the peer has granted no room,
-// are lent. The message carries a key, with which the receiver fetches the bytes in chunks, into
-// memory that grows as the bytes arrive. The receiver then returns the loan.
-//
-//	sender:   lend ─► key in the message ─► … ─► completed: returned, dropped, peer lost, or canceled
-//	receiver: fetch ─► Get 4 MiB ─► Get 12 MiB ─► Get 48 MiB ─► … ─► GiveBack ─► done
+// Inputs and outputs that are larger than one message, and for which the peer has reserved no
+// memory, are lent. The message carries a key. The receiver uses the key to fetch the bytes in
+// chunks of increasing size, into memory that grows as the bytes arrive, and then returns the loan.
+// The loan also ends when the peer is lost or the sender cancels the call or the response.
 
 // A byteLimit counts lent or fetched bytes. Bytes of expedited requests have a counter and a limit
 // of their own, so that expedited and ordinary requests cannot exhaust each other's limit.
 type byteLimit struct{ ordinary, expedited byteCount }
 
-// A byteCount is one counter of a byteLimit.
+// A byteCount counts the bytes of ordinary or of expedited requests, in total and for each session.
 type byteCount struct {
 	mu sync.Mutex // guards the fields below
 	n  int64
 	of map[uint64]int64 // part of n by session; calls of this side have no entry
 }
 
-// An account identifies the owner of counted bytes.
+// An account identifies the session to which lent or fetched bytes are charged.
 type account struct {
 	session   uint64 // session of the request; 0 for a call of this side, which has no share of its own
 	expedited bool
 }
 
-// countOf returns the counter for expedited or ordinary bytes.
+// countOf returns the counter for expedited bytes or, if expedited is false, for ordinary bytes.
 func (b *byteLimit) countOf(expedited bool) *byteCount {
 	if expedited {
 		return &b.expedited
@@ -40,10 +38,11 @@ func (b *byteLimit) countOf(expedited bool) *byteCount {
 	return &b.ordinary
 }
 
-// acquire counts n bytes for a. It returns an error if that would exceed limit. It also returns an
-// error if the session of a already has counted bytes and would then use more than three quarters
-// of the part of limit that the other sessions leave. Expedited bodies that are no longer than a
-// message may be are never refused, because the envelopes of their sessions limit them.
+// acquire charges n bytes to a. It returns an error if the total would exceed limit. It also
+// returns an error if bytes are already charged to the session of a, and the session would then use
+// more than three quarters of the part of limit that the other sessions leave. Expedited bodies no
+// longer than the longest message are never refused, because the envelopes of their sessions limit
+// them.
 func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (over error) {
 	c := b.countOf(a.expedited)
 	c.mu.Lock()
@@ -67,7 +66,7 @@ func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (ov
 	return nil
 }
 
-// release undoes acquire.
+// release subtracts n bytes that acquire charged to a.
 func (b *byteLimit) release(n int64, a account) {
 	c := b.countOf(a.expedited)
 	c.mu.Lock()
@@ -80,7 +79,7 @@ func (b *byteLimit) release(n int64, a account) {
 	}
 }
 
-// total returns the number of bytes counted.
+// total returns the number of bytes that are currently charged.
 func (b *byteLimit) total() (n int64) {
 	for _, c := range []*byteCount{&b.ordinary, &b.expedited} {
 		c.mu.Lock()
@@ -99,8 +98,8 @@ type loan struct {
 	done func(*loan, na.Result) (ran int)
 }
 
-// lendBody lends body to the peer at to and counts it for of. done is called in Trigger, with no
-// locks held, once no peer can read the body anymore.
+// lendBody lends body to the peer at to and charges its length to the account of. Once no peer can
+// read body anymore, done is called in Trigger with no locks held.
 func (c *Context) lendBody(to na.Addr, tag na.Tag, body []byte, of account, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
 	l := &loan{c: c, size: int64(len(body)), of: of, done: done}
 	if over := c.lent.acquire(l.size, c.class.cfg.MaxLent, of, "lent to peers", "MaxLent"); over != nil {
@@ -150,10 +149,11 @@ func (p *pull) cancel() {
 	p.op.Cancel()
 }
 
-// fetchBody reads the bytes from at to end of the memory that key refers to. The caller must have
-// validated both offsets. fetchBody counts the bytes for of, and returns the loan once its last
-// byte has been read or reading fails. done is called in Trigger, with no locks held, and owns
-// body. If fetchBody returns an error, it has returned the loan and done is not called.
+// fetchBody reads the bytes at offsets at to end, exclusive, of the memory that key refers to. The
+// caller must have validated both offsets. fetchBody charges the bytes to the account of, and
+// returns the loan once the last byte of the memory has been read or reading fails. done is called
+// in Trigger with no locks held, and owns body. If fetchBody returns an error, it has returned the
+// loan and does not call done.
 func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account, done func(body []byte, err error) (ran int)) (*pull, error) {
 	n := end - at
 	if over := c.pulled.acquire(n, c.class.cfg.MaxPulled, of, "being fetched from peers", "MaxPulled"); over != nil {
@@ -174,9 +174,10 @@ func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account,
 	return p, nil
 }
 
-// fetchNextLocked posts the Get for the next chunk. Its size is three times the number of bytes
-// that have arrived, or all of the rest if that needs no new memory. The caller must hold p.mu, so
-// that a concurrent cancel either sets canceled before it is read, or cancels the operation.
+// fetchNextLocked posts the Get for the next chunk. The chunk is three times as large as the bytes
+// that have arrived, or contains all remaining bytes if they need no new memory. The caller must
+// hold p.mu, so that a concurrent cancel either sets canceled before fetchNextLocked reads it, or
+// cancels the operation.
 func (p *pull) fetchNextLocked() error {
 	if p.canceled {
 		return ErrCanceled

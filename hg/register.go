@@ -166,8 +166,8 @@ func (c *Class) Registered(name string) (RPC, bool) {
 	return RPC{}, false
 }
 
-// noMethodError returns the error for a request of an RPC that is not served here. The origin adds
-// the RPC's name, which is not sent. If help is true, the error lists RPCs that are served; see
+// noMethodError returns the error for a request whose RPC is not served here. The origin adds the
+// RPC's name, which is not sent. If help is true, the error lists RPCs that are served; see
 // Config.Reflect.
 func (r *registry) noMethodError(id ID, help bool) error {
 	if !help {

@@ -15,13 +15,13 @@ const (
 func requestFromWire(b []byte) bool  { return b[0] == wireVersion }
 func responseFromWire(b []byte) bool { return b[0] == wireVersion }
 
-// requestToWire converts a request header, in place, from the layout in header.go to wireVersion.
-// requestToOlder converts it from there to an older version. responseToWire converts a response
-// header to the given version, where 0 means wireVersion.
+// requestToWire converts a request header, in place, from the layout in header.go to wireVersion,
+// and requestToOlder converts a header of wireVersion to an older version. responseToWire converts
+// a response header from the layout in header.go to the given version, where 0 means wireVersion.
 func requestToWire([]byte)          {}
 func requestToOlder([]byte, uint16) {}
 func responseToWire([]byte, uint8)  {}
 
-// putFields and takeFields write and read the appended fields of a request.
+// putFields writes the appended fields of a request, and takeFields reads them.
 func putFields([]byte)  {}
 func takeFields([]byte) {}

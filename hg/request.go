@@ -12,8 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// onRequest handles the arrival of a request. It looks up the RPC, then either fetches an input
-// that did not fit in the message, or runs the handler.
+// onRequest handles the arrival of a request. It looks up the RPC, and then either begins to fetch
+// an input that did not fit in the message, continues the request in Trigger, or refuses it.
 func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	s := c.newService(env)
 	var req request
@@ -78,7 +78,7 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	return s.runInTrigger()
 }
 
-// onClosed runs after the context has been closed. It refuses waiting requests, cancels the
+// onClosed is called after the context has been closed. It refuses waiting requests, cancels the
 // contexts of handlers, and ends detached requests.
 func (c *Context) onClosed() {
 	c.dispatchWaiting()
@@ -87,20 +87,22 @@ func (c *Context) onClosed() {
 	}
 }
 
-// fetchInput fetches an input that did not fit in the message. If it returns an error, the loan has
-// been returned.
+// fetchInput begins to fetch an input that did not fit in the message. If it returns an error, it
+// has returned the loan.
 func (s *service) fetchInput() error {
 	s.grantRoom()
 	return s.fetchPart(s.metaLen, s.body.Len, s.inputFetched)
 }
 
-// grantRoom allows the origin to send inputs of this size inline in the future, if they are short
-// enough.
+// grantRoom allows the origin to send later inputs of this size inline, unless they are too large
+// for that.
 func (s *service) grantRoom() {
 	s.ctx.grantRoom(s.addr, s.body.Len-s.metaAheadLen-s.metaLen, requestSize+len(s.meta)+int(s.metaAheadLen))
 }
 
-// fetchPart fetches the bytes from at to end of the memory that the origin has lent.
+// fetchPart begins to fetch the bytes at offsets at to end, exclusive, of the memory that the
+// origin has lent. done is called in Trigger when the bytes have been fetched or fetching has
+// failed. If fetchPart returns an error, it has returned the loan and does not call done.
 func (s *service) fetchPart(at, end int64, done func([]byte, error) int) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +114,8 @@ func (s *service) fetchPart(at, end int64, done func([]byte, error) int) (err er
 	return err
 }
 
-// metaFetched continues a request whose metadata did not fit in the message. The authorizer is
-// called next.
+// metaFetched continues a request whose metadata did not fit in the message, once the metadata b
+// has been fetched. The next step is to call the authorizer.
 func (s *service) metaFetched(b []byte, err error) (ran int) {
 	if err != nil {
 		s.inputPending = false // fetchBody has returned the loan
@@ -126,7 +128,8 @@ func (s *service) metaFetched(b []byte, err error) (ran int) {
 	return ran
 }
 
-// inputFetched continues a request whose input did not fit in the message.
+// inputFetched continues a request whose input did not fit in the message, once the input b has
+// been fetched.
 func (s *service) inputFetched(b []byte, err error) (ran int) {
 	if s.onFetched(b, err, "input") {
 		ran = s.runInTrigger()
@@ -134,8 +137,8 @@ func (s *service) inputFetched(b []byte, err error) (ran int) {
 	return ran
 }
 
-// onFetched handles completion of a fetch. It either stores metadata and input, or rejects the
-// request and returns false.
+// onFetched handles completion of a fetch. It stores the bytes that were fetched and returns true,
+// or rejects the request and returns false. what names the fetched data in error texts.
 func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceArrived)
@@ -158,7 +161,7 @@ func (s *service) onFetched(b []byte, err error, what string) (ok bool) {
 	return err == nil
 }
 
-// rejectRequest responds to a request whose handler will not run because of err.
+// rejectRequest responds to a request whose handler does not run because of err.
 func (s *service) rejectRequest(err error) { s.refuseWith(refusalError(err)) }
 
 // refusalError returns the error response with which the library refuses a request because of err.
@@ -166,8 +169,8 @@ func refusalError(err error) errorBody {
 	return errorBody{code: na.CodeOf(err), fate: na.NotRun, text: err.Error(), byLibrary: true}
 }
 
-// refuseWith responds to a request whose handler will not run, or drops it if its origin has
-// withdrawn it.
+// refuseWith responds with f to a request whose handler does not run. It sends no response if the
+// origin has withdrawn the request.
 func (s *service) refuseWith(f errorBody) {
 	if s.env.Accept() {
 		s.refuseAccepted(f)
@@ -177,7 +180,8 @@ func (s *service) refuseWith(f errorBody) {
 	s.dropRequest()
 }
 
-// refuseAccepted refuses a request that has already been accepted.
+// refuseAccepted responds with f to a request that has been accepted but whose handler does not
+// run.
 func (s *service) refuseAccepted(f errorBody) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceRejected)
@@ -201,7 +205,7 @@ func (s *service) dropRequest() {
 	s.unlock()
 }
 
-// proceedAgain continues a request that was waiting to be admitted.
+// proceedAgain continues, in Trigger, a request that was waiting to be admitted.
 func (s *service) proceedAgain(any) (ran int) {
 	s.mu.Lock()
 	s.setPhaseLocked(serviceArrived)
@@ -209,7 +213,8 @@ func (s *service) proceedAgain(any) (ran int) {
 	return s.runInTrigger()
 }
 
-// runInTrigger continues a request in Trigger.
+// runInTrigger authorizes and admits a request. It then runs the handler or passes the request to
+// Config.Dispatch. It is called in Trigger.
 func (s *service) runInTrigger() (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
@@ -257,8 +262,8 @@ func (s *service) beginHandler() {
 	f = s.ctx.callHandler(r, rpc)
 }
 
-// refusalReason returns the reason why the handler must not begin. It returns nil if the handler
-// may begin, or if no response can be sent.
+// refusalReason returns the error with which the request must be refused instead of running its
+// handler. It returns nil if the handler may run, or if no response can be sent.
 func (s *service) refusalReason(closing bool) error {
 	switch {
 	case s.isLate():
@@ -273,7 +278,8 @@ func (s *service) refusalReason(closing bool) error {
 	return nil
 }
 
-// handlerReturned is called when the handler of r has returned. f is its error.
+// handlerReturned completes or continues r after its handler has returned. f is the error returned
+// by the handler. If f.code is na.OK, the handler returned nil.
 func (s *service) handlerReturned(r Request, f errorBody) {
 	if f.code != na.OK { // otherwise it has responded or is detached
 		defer func() { // deferred, because a codec may panic or call runtime.Goexit
@@ -290,8 +296,8 @@ func (s *service) handlerReturned(r Request, f errorBody) {
 	s.releaseReturned()
 }
 
-// releaseReturned releases the reference held by a handler that has returned. The caller must hold
-// s.mu, which releaseReturned releases.
+// releaseReturned releases the reference that the handler held until it returned. The caller must
+// hold s.mu, which releaseReturned releases.
 func (s *service) releaseReturned() {
 	if s.hasReturned = true; s.phase > serviceRejected && len(s.streams) > 0 {
 		s.endStreamsLocked()
@@ -300,7 +306,7 @@ func (s *service) releaseReturned() {
 	s.unlock()
 }
 
-// answerFailed responds to r, whose handler returned the error f.
+// answerFailed responds to r after its handler has returned the error f.
 func (s *service) answerFailed(r Request, f errorBody) {
 	if f.code == ErrPanic && f.text == "" {
 		f.text = "the handler of " + r.Name() + " called runtime.Goexit"
@@ -320,8 +326,8 @@ func (s *service) answerFailed(r Request, f errorBody) {
 	over = true
 }
 
-// answerError responds with the error returned by a handler. An error that cannot be sent is
-// counted. If it follows a response, it is logged as well.
+// answerError responds to r with f, the error returned by its handler. If r is one-way or already
+// answered, answerError counts the error instead. If r is already answered, it also logs the error.
 func (c *Context) answerError(r Request, f errorBody) {
 	switch err := r.respondFailure(f, nil); na.CodeOf(err) {
 	case ErrUnsupported:

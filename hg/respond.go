@@ -10,9 +10,9 @@ import (
 )
 
 // A RespondFunc is called in Trigger when the operation that sends a response has completed. A nil
-// err means that the response has been sent, not that it has arrived. If the response could not be
-// sent even though the origin is connected, or if it was canceled, the callback may give another
-// response; otherwise the library responds with the error.
+// err means that the response has been sent, not that it has arrived. If the response was canceled,
+// or could not be sent although the origin is connected, the callback may give another response. If
+// it gives none, the library responds with the error.
 type RespondFunc func(r Request, err error)
 
 // SetOutputMeta sets the metadata of the response. The error matches na.ErrAnswered if the request
@@ -125,14 +125,14 @@ func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 	})
 }
 
-// textRoomLocked returns the number of bytes available for an error's text and detail in a message
-// after the bytes in b.
+// textRoomLocked returns the number of bytes that an error's text and detail may occupy in a
+// message that already contains b.
 func (s *service) textRoomLocked(b []byte) int {
 	return max(s.ctx.limits.MaxExpected, s.maxInline) - len(b) - 2
 }
 
-// encodeDetail encodes the detail of an error. A detail that cannot be sent is omitted, and the
-// omission is logged.
+// encodeDetail returns the encoded detail v of an error and the ID of its codec. If the detail
+// cannot be sent, encodeDetail logs the reason and returns no bytes.
 func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	if v == nil || rpc == nil {
 		return nil, codec.EncodedID
@@ -158,9 +158,9 @@ func encodeDetail(log *slog.Logger, rpc *RPC, v any) (b []byte, id uint8) {
 	return b, rpc.Codec.ID()
 }
 
-// respond responds with the draft that encode returns. encode may call user code, so it runs with
-// no locks held, before any state changes. Its room argument is the number of bytes available for
-// an error's text and detail.
+// respond sends the response in the draft that encode returns. It calls encode with no locks held
+// and before any state changes, because encode may call user code. The argument room of encode is
+// the number of bytes available for an error's text and detail.
 func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc *RPC, room int) (draft, uint8, error)) error {
 	s, ok := r.lockService()
 	if !ok {
@@ -178,14 +178,14 @@ func (r Request) respond(resp response, cb RespondFunc, encode func(d draft, rpc
 	return s.respond(resp, cb, d, err)
 }
 
-// respond responds with d, unless err, the error from building d, is set. The caller must hold
-// s.mu, which respond releases.
+// respond sends the response in d, unless err, the error from building d, is not nil. The caller
+// must hold s.mu, which respond releases.
 func (s *service) respond(resp response, cb RespondFunc, d draft, err error) error {
 	defer s.unlock()
 	return s.respondLocked(resp, cb, d, err)
 }
 
-// respondLocked is like respond, but does not release s.mu.
+// respondLocked is like respond, but does not release s.mu. The caller must hold s.mu.
 func (s *service) respondLocked(resp response, cb RespondFunc, d draft, err error) error {
 	if why := s.checkAnswerableLocked("respond"); why != nil {
 		return why
@@ -201,7 +201,8 @@ func (s *service) respondLocked(resp response, cb RespondFunc, d draft, err erro
 	return nil
 }
 
-// checkAnswerableLocked returns an error if the program cannot respond to the request now.
+// checkAnswerableLocked returns an error if the program must not respond to the request now. The
+// error names the operation op.
 func (s *service) checkAnswerableLocked(op string) error {
 	switch {
 	case s.oneWay:
@@ -231,8 +232,8 @@ func (s *service) newDraftLocked(code na.Code) (d draft) {
 	return d
 }
 
-// transmitLocked sends the response in s.draft. If it returns an error, another response may be
-// given.
+// transmitLocked sends the response in s.draft. If it returns an error, the response was not sent
+// and another one may be given.
 func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	out := &s.draft
 	size := int64(out.size())
@@ -287,7 +288,8 @@ func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	return nil
 }
 
-// claimRoomLocked claims room at the origin for an output that is sent separately from its message.
+// claimRoomLocked claims memory that the origin has reserved for an output sent separately from its
+// message. It reports whether there was enough.
 func (s *service) claimRoomLocked() bool {
 	if s.draft.frontLen > s.ctx.limits.MaxExpected {
 		return false
@@ -296,7 +298,7 @@ func (s *service) claimRoomLocked() bool {
 	return ok
 }
 
-// postResponseLocked posts the response and reports whether it has already been sent.
+// postResponseLocked posts the response. It sets left if the response was sent immediately.
 func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
 	if body != nil {
@@ -355,7 +357,7 @@ func (s *service) resendShorterLocked() (err error) {
 	return err
 }
 
-// shortenError truncates an error response to the length that every peer accepts.
+// shortenError returns msg, an error response, truncated to the length that every peer accepts.
 func shortenError(msg []byte) []byte {
 	var resp response
 	_, payload, _ := resp.parse(msg, nil)
@@ -423,7 +425,7 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// settleAnswerLocked marks the request as answered. No further response can be given.
+// settleAnswerLocked marks the request as answered, so that no further response can be given.
 func (s *service) settleAnswerLocked() {
 	if s.loan != nil {
 		s.setPhaseLocked(serviceLending)
@@ -432,7 +434,8 @@ func (s *service) settleAnswerLocked() {
 	}
 }
 
-// allowAnswerLocked allows another response if this one was not sent.
+// allowAnswerLocked makes it possible to respond to s again if the previous response was recalled
+// before it was sent. It does nothing otherwise.
 func (s *service) allowAnswerLocked() {
 	switch {
 	case s.phase != serviceRecalled:
@@ -443,8 +446,8 @@ func (s *service) allowAnswerLocked() {
 	}
 }
 
-// onLoanEnded runs when the loan of an output has ended. The loan may belong to a recalled response
-// while another response is in flight.
+// onLoanEnded handles the end of the loan l of an output. l may belong to a recalled response while
+// another response is in flight.
 func (s *service) onLoanEnded(l *loan, _ na.Result) (ran int) {
 	s.mu.Lock()
 	if s.loan == l {

@@ -6,7 +6,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// fateLocked returns the fate of the request if no response has arrived.
+// fateLocked returns the fate of the request of a call for which no response has arrived.
 func (k *call) fateLocked() na.Fate {
 	switch {
 	case k.opResult.Err != nil:
@@ -60,10 +60,10 @@ func (k *call) resultLocked() error {
 	return &Error{Op: "forward", RPC: h.Name(), Peer: h.addr, Took: h.ctx.elapsedSince(k.begun), Fate: fate, Err: cause}
 }
 
-// withLocalCauseLocked returns the cause of a call that was answered with the error said: either
-// that error, or the one with which this side had already ended the call. An ErrTimeout from the
-// target counts as this side's own deadline if that has nearly passed, since the two clocks differ
-// by less than one part in a thousand.
+// withLocalCauseLocked returns the cause of the error of a call to which the target responded with
+// the error said. If this side had already ended the call, the cause is the error with which it did
+// so, and otherwise it is said. An ErrTimeout from the target counts as this side's own deadline if
+// that has nearly passed, since the two clocks differ by less than one part in a thousand.
 func (k *call) withLocalCauseLocked(said error) error {
 	now, timeout := k.h.ctx.Now(), k.answer.code == ErrTimeout
 	left := k.deadline.At - now
@@ -80,7 +80,8 @@ func (k *call) withLocalCauseLocked(said error) error {
 	return said
 }
 
-// An outcome is the result of a completed call, for its callback and Config.Observe.
+// An outcome holds the result of a completed call until the callback has run and the event has been
+// delivered.
 type outcome struct {
 	h    *Handle
 	cb   ForwardFunc
@@ -118,7 +119,7 @@ func (k *call) settleLocked() outcome {
 	return o
 }
 
-// runCallback delivers the event and runs the callback. The handle is already idle.
+// runCallback delivers the event and runs the callback. The handle must already be idle.
 func (o *outcome) runCallback() (ran int) {
 	defer o.h.releaseHold() // deferred: the callback may panic or call runtime.Goexit
 	o.seen.deliver()

@@ -15,12 +15,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A service is the record behind a Request. It serves one request after another, each with its own
-// generation.
+// A service is the record behind a Request. It serves one request at a time. Each request has its
+// own generation, so that a Request that has ended does not refer to a later one.
 //
-//	arrived ─► (input is fetched) ─► queued ─► (passed to Config.Dispatch) ─► handler runs ─ Respond ─► answered ─► no references: next generation
-//	                                                 │ response canceled: may be answered again
-//	                                                 └ Detach: may be answered after the handler has returned
+// A request arrives, its input is fetched if necessary, and it may be passed to Config.Dispatch.
+// Then its handler runs and the request is answered. If the response is canceled before it is sent,
+// the request may be answered again. If the handler has called Detach, the request may be answered
+// after the handler has returned. The request ends, and the record becomes spare, when no
+// references are left.
 //
 // The handler holds a reference to the record. So do a response in flight, until its callback has
 // run, and a lent body. mu guards the fields that change after the handler has begun.
@@ -110,8 +112,9 @@ type service struct {
 	next, prev *service // links of the wait queue; next also links Context.services
 }
 
-// Phases of a service. The goroutine that moves it to serviceArrived owns the request until it
-// moves it to another phase. Any goroutine may respond to a request that is running or rejected.
+// Phases of a service. The goroutine that moves a service to serviceArrived owns the request until
+// that goroutine moves the service to another phase. Any goroutine may respond to a request that is
+// running or rejected.
 const (
 	serviceSpare    fsmcheck.State = iota // no request
 	serviceArrived                        // a goroutine is working on the request
@@ -145,7 +148,7 @@ var servicePhases = fsmcheck.New("service",
 		serviceAnswered: {serviceSpare},
 	})
 
-// setPhaseLocked sets the phase. In tests it also verifies the transition.
+// setPhaseLocked sets the service's phase. In tests it also checks that the transition is allowed.
 func (s *service) setPhaseLocked(next fsmcheck.State) {
 	servicePhases.Move(s.phase, next)
 	s.phase = next
@@ -170,10 +173,11 @@ func (c *Context) takeService() *na.Envelope {
 	return &s.message
 }
 
-// putService returns the record of a message that na no longer needs.
+// putService makes the record of e spare. Package na calls it when it no longer needs e.
 func (c *Context) putService(e *na.Envelope) { c.keepSpare(e.Record.(*service)) }
 
-// keepSpare keeps a record that serves no request for reuse, unless there are already maxSpare.
+// keepSpare keeps s, which serves no request, for reuse. If there are already maxSpare spare
+// records, it lets s be freed.
 func (c *Context) keepSpare(s *service) {
 	if c.services.push(s) {
 		return
@@ -195,7 +199,8 @@ type spareServices struct {
 	n     atomic.Int32
 }
 
-// push reports whether it has kept s.
+// push adds s to the stack and returns true. If the stack already holds maxSpare records, push
+// returns false.
 func (q *spareServices) push(s *service) bool {
 	if q.n.Add(1) > maxSpare {
 		q.n.Add(-1)
@@ -223,7 +228,8 @@ func (q *spareServices) pop() *service {
 	}
 }
 
-// newService starts serving a request in its record, with a reference for the handler.
+// newService prepares the record of env to serve the request in env, and returns the record with a
+// reference for the handler.
 func (c *Context) newService(env *na.Envelope) *service {
 	s := env.Record.(*service)
 	c.handles.Add(1)
@@ -235,16 +241,16 @@ func (c *Context) newService(env *na.Envelope) *service {
 	return s
 }
 
-// releaseHold releases one reference to s.
+// releaseHold releases a reference to s. If no reference is left, it ends the request.
 func (s *service) releaseHold() {
 	s.mu.Lock()
 	s.holds--
 	s.unlock()
 }
 
-// unlock releases s.mu, which the caller must hold. It ends a request without references. If the
-// program has not responded to the request, the library does. Once that response has been sent, the
-// record is free for another request.
+// unlock releases s.mu, which the caller must hold. If no references to the request are left,
+// unlock first responds on behalf of the program if the program has not responded. It then ends the
+// request and makes the record spare, unless that response is still in flight.
 func (s *service) unlock() {
 	if s.phase == serviceSpare || s.holds > 0 || !s.isOverLocked() {
 		s.mu.Unlock()
@@ -273,8 +279,8 @@ func (s *service) unlock() {
 	c.keepSpare(s)
 }
 
-// isOverLocked reports whether a request without references has ended. It responds to the request
-// if the program has not.
+// isOverLocked reports whether the request, to which no references are left, has ended. If the
+// program has not responded and cannot do so later, isOverLocked responds to the request.
 func (s *service) isOverLocked() bool {
 	nctx := s.ctx.nctx
 	switch {
@@ -294,8 +300,7 @@ func (s *service) isOverLocked() bool {
 	return s.holds == 0
 }
 
-// answerForLocked responds to the request with the error f on behalf of the program, which has not
-// responded.
+// answerForLocked responds with the error f on behalf of the program, which has not responded.
 func (s *service) answerForLocked(f errorBody) {
 	s.draft = s.newDraftLocked(f.code)
 	s.draft.b = appendFailure(s.draft.b, frame.CutText(f.text, s.textRoomLocked(s.draft.b)), nil)
@@ -373,8 +378,8 @@ func (s *service) onPeersLost(why error) {
 	}
 }
 
-// endWithContext calls end on the handler's context, if there is one, with s.mu released, and then
-// calls unlock. The caller must hold s.mu, which endWithContext releases.
+// endWithContext releases s.mu and passes the handler's context, if there is one, to end. It then
+// acquires s.mu again and calls unlock. The caller must hold s.mu, which endWithContext releases.
 func (s *service) endWithContext(end func(*handlerContext)) {
 	if g := s.handlerCtx; g != nil {
 		s.holds++
@@ -386,8 +391,8 @@ func (s *service) endWithContext(end func(*handlerContext)) {
 	s.unlock()
 }
 
-// cancelForShutdown counts a response that has not been sent, an active handler, or a detached
-// request that has not been answered. It then cancels the handler's context.
+// cancelForShutdown counts in left a response that has not been sent, an active handler, or a
+// detached request that has not been answered. It then cancels the handler's context.
 func (s *service) cancelForShutdown(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.endWithContext(func(g *handlerContext) { g.cancel(errClosed) })
@@ -412,14 +417,16 @@ func (s *service) isUnansweredDetachedLocked() bool {
 	return s.detached && s.hasReturned && s.phase == serviceRunning
 }
 
-// overdueAfter is the time for which a detached request may remain unanswered before that is
-// logged. It is also the interval at which the log is repeated.
+// overdueAfter is how long a detached request may remain unanswered before it is logged, and the
+// interval at which the log is repeated.
 const overdueAfter = time.Minute
 
-// scheduleOverdueLog schedules the next log of unanswered detached requests.
+// scheduleOverdueLog schedules the next check for overdue detached requests, unless one is already
+// scheduled.
 func (c *Context) scheduleOverdueLog() { c.overdueLogAt.CompareAndSwap(0, int64(c.Now()+overdueAfter)) }
 
-// logOverdue logs overdue detached requests, if the scheduled time has come.
+// logOverdue logs overdue detached requests. It does nothing before the time set by
+// scheduleOverdueLog.
 func (c *Context) logOverdue() {
 	at := c.overdueLogAt.Load()
 	if at == 0 {
@@ -450,8 +457,8 @@ func (s *service) logIfOverdue(now time.Duration) bool {
 	return true
 }
 
-// answerDetached responds, when the class shuts down, to a detached request that the program has
-// not answered.
+// answerDetached responds to a detached request that the program has not answered. It is called
+// when the class shuts down.
 func (s *service) answerDetached() {
 	s.mu.Lock()
 	if s.isUnansweredDetachedLocked() {
@@ -460,7 +467,7 @@ func (s *service) answerDetached() {
 	s.unlock()
 }
 
-// countOpen counts a handler that is still active at the end of a shutdown.
+// countOpen counts the handler in left if it is still active at the end of a shutdown.
 func (s *service) countOpen(left *ShutdownError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

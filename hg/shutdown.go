@@ -81,7 +81,7 @@ func (e *ShutdownError) Error() string {
 // Unwrap returns Err.
 func (e *ShutdownError) Unwrap() error { return e.Err }
 
-// addOpen adds a description to Open.
+// addOpen appends text to Open, unless Open already has maxOpen entries.
 func (e *ShutdownError) addOpen(text string) {
 	if len(e.Open) < maxOpen {
 		e.Open = append(e.Open, text)
@@ -133,7 +133,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
 }
 
-// isServing reports whether a handler of the class is active.
+// isServing reports whether any context of the class has active requests.
 func (c *Class) isServing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -231,7 +231,8 @@ func (c *Context) isIdle() bool {
 		c.nctx.Upper().Underway().Streams == 0
 }
 
-// endRest counts the work that has not completed, and cancels calls and the contexts of handlers.
+// endRest counts in left the work that has not completed, and cancels calls and the contexts of
+// handlers.
 func (c *Context) endRest(left *ShutdownError) {
 	u := c.nctx.Upper().Underway()
 	left.Transfers += u.Moves + u.Served
@@ -242,7 +243,8 @@ func (c *Context) endRest(left *ShutdownError) {
 	}
 }
 
-// countOpen counts the objects that are still open at the end.
+// countOpen counts in left the objects that are still open and the callbacks that have not returned
+// at the end of a shutdown.
 func (c *Context) countOpen(left *ShutdownError) {
 	if !c.nctx.Closed() {
 		left.Callbacks += c.nctx.Live()

@@ -20,9 +20,9 @@ type StreamSpec struct {
 // [Handle.SetStreams] and opens when the handler begins. Before that, none of its data is sent.
 // Data of a stream to the target is not sent until the handler reads from the stream.
 //
-//	origin: SetStreams, Forward ── request ──► target: Request.Stream, in the handler
-//	up:     Write, CloseWrite ───────────────► Next, Release … io.EOF
-//	down:   Next, Release … io.EOF ◄────────── Write, CloseWrite
+// The sender calls Write and, after the last byte, CloseWrite. The receiver calls Next and Release
+// until Next returns io.EOF. The handler obtains its end of the stream from [Request.Stream], and
+// the origin obtains its end from [Handle.Stream].
 //
 // The response is independent of the streams and may arrive before they have ended. A stream ends
 // with CloseWrite or Fail, or as follows:
@@ -46,20 +46,20 @@ type Stream struct {
 	mu     sync.Mutex // guards the fields below
 	fn     func()
 	waiter *loop.Waiter
-	inWait bool  // a goroutine is in Wait, using waiter
-	ready  bool  // an operation may be tried again; set if waiter was nil at the time
+	inWait bool  // reports whether a goroutine is in Wait, using waiter
+	ready  bool  // reports whether an operation may be tried again; set if waiter was nil at the time
 	why    error // error with which this side has ended the stream
 }
 
-// newStream creates one end of a stream by calling open, which calls NewStream or OpenStream of
-// package na.
+// newStream creates one end of a stream. open must call NewStream or OpenStream of package na and
+// return its results.
 func (c *Context) newStream(spec StreamSpec, open func(step func(any) int) (*na.Stream, error)) (s *Stream, err error) {
 	s = &Stream{ctx: c, spec: spec}
 	s.end, err = open(s.onReady)
 	return s, err
 }
 
-// onReady runs in Trigger when an operation that failed with ErrAgain may be tried again.
+// onReady is called in Trigger when an operation that failed with ErrAgain may be tried again.
 func (s *Stream) onReady(any) (ran int) {
 	fn := s.wakeWaiter()
 	if fn == nil {
@@ -69,7 +69,7 @@ func (s *Stream) onReady(any) (ran int) {
 	return 1
 }
 
-// wakeWaiter makes Wait return, and returns the function set by OnReady.
+// wakeWaiter wakes the goroutine in Wait, if any, and returns the function set by OnReady.
 func (s *Stream) wakeWaiter() (fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,14 +159,14 @@ func (s *Stream) Close() {
 	s.closeWith(errStreamClosed)
 }
 
-// closeWith ends the use of the stream. Its methods then return why, unless it was reset.
+// closeWith closes the stream. If the stream has not ended, its methods then return why.
 func (s *Stream) closeWith(why error) {
 	s.end.Close()
 	s.noteEnd(why)
 }
 
-// noteEnd records why as the reason why this side has ended the stream, and wakes waiting
-// goroutines. Only the first call has an effect.
+// noteEnd records that this side has ended the stream because of why, and wakes waiting goroutines.
+// It does nothing if an end has already been recorded.
 func (s *Stream) noteEnd(why error) {
 	s.mu.Lock()
 	first := s.why == nil
@@ -182,8 +182,8 @@ func (s *Stream) noteEnd(why error) {
 	}
 }
 
-// explainError returns err, or, if err is the error of a closed stream, the reason why this side
-// has ended the stream.
+// explainError returns err. If err means that the stream is closed, explainError returns the reason
+// why this side has ended the stream.
 func (s *Stream) explainError(err error) error {
 	if err == nil || na.CodeOf(err) != ErrInvalid {
 		return err
@@ -331,7 +331,7 @@ func (h *Handle) setOnEnd(f func()) {
 	h.mu.Unlock()
 }
 
-// makeStreamsLocked creates the streams of a call that begins.
+// makeStreamsLocked creates the streams of a call that is about to begin.
 func (k *call) makeStreamsLocked() error {
 	c := k.h.ctx
 	for _, spec := range k.in.streams {
@@ -370,7 +370,7 @@ func (k *call) closeStreamsLocked() {
 	k.streams = nil
 }
 
-// resetStreamsLocked resets the streams of a failed call.
+// resetStreamsLocked resets the streams of a failed call with the error why.
 func (k *call) resetStreamsLocked(why error) {
 	for _, s := range k.streams {
 		s.reset(why)

@@ -13,7 +13,8 @@ type openEntry struct {
 	older, younger *openEntry // guarded by Context.mu
 }
 
-// An openObject is an object that is affected by the end of sessions or of the context.
+// An openObject is an object that must be notified when sessions are lost or its context is shut
+// down.
 type openObject interface {
 	onPeersLost(why error)                 // called when sessions have been lost or the context has been closed
 	cancelForShutdown(left *ShutdownError) // called by Shutdown to cancel the object if it has not completed
@@ -46,8 +47,8 @@ func (c *Context) removeOpenLocked(o *openEntry) {
 	o.older, o.younger = nil, nil
 }
 
-// allOpen returns the open objects. By the time the caller examines a record, it may be serving
-// another request or none.
+// allOpen returns the open objects of c. By the time the caller examines a record, it may be
+// serving another request or no request.
 func (c *Context) allOpen() (all []openObject) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

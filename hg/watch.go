@@ -21,9 +21,9 @@ const (
 )
 
 // An activityWatch counts the completed calls, requests, and transfers of a context while a tool is
-// watching. At other times nothing is counted, and calls do not read the clock for it.
-//
-//	off ── request from a tool ──► on ── an event watchDuration after the last request ──► off
+// watching. A request from a tool starts the counting, and the first event that arrives more than
+// watchDuration after the last request stops it. At other times nothing is counted, and calls do
+// not read the clock for it.
 type activityWatch struct {
 	on atomic.Bool
 
@@ -39,7 +39,8 @@ type watchedMethod struct {
 	name string
 }
 
-// startCounting starts or extends the counting, and adds the current counts to a.
+// startCounting starts counting, or extends it if it has already started, and adds the current
+// counts to a.
 func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,7 +64,8 @@ func (w *activityWatch) startCounting(now time.Duration, a *inspect.Activity) {
 	}
 }
 
-// countEvent counts an event, or stops counting if the last request from a tool is too old.
+// countEvent counts the event e. If watchDuration has passed since the last request from a tool, it
+// stops counting instead.
 func (w *activityWatch) countEvent(now time.Duration, e *inspect.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,7 +118,7 @@ func (w *activityWatch) peerLocked(address string) *inspect.PeerCount {
 	return p
 }
 
-// activity returns the response for a tool that is watching: the activity of every context.
+// activity returns the activity of every context, as sent to a tool that is watching.
 func (c *Class) activity() []inspect.Activity {
 	gauges := c.Gauges()
 	all := make([]inspect.Activity, len(gauges))

@@ -60,14 +60,15 @@ var withdrawalPhases = fsmcheck.New("withdrawal",
 		withdrawalTold:      {},
 	})
 
-// A withdrawal is the withdrawal of one request. Handle.mu guards it. Several calls of Withdraw may
-// share one.
+// A withdrawal is an attempt to withdraw the request of one call. Several calls of Withdraw may
+// share it. Handle.mu guards it.
 //
-//	not sent, or waiting for an envelope ─► the send is canceled ───────────────────────────────────► Withdrawn
-//	sent ─► na.Withdraw ─► destroyed ───────────────────────────────────────────────────────────────► Withdrawn
-//	                    ├─ dispatched, or the response arrived ─────────────────────────────────────► TooLate
-//	                    └─ Cancel, timeout, peer lost ─► the call is canceled ─► no response ───────► Indeterminate
-//	                                                                         └─ response arrived ───► TooLate
+// If the request has not been sent, or is waiting for an envelope, its send is canceled and the
+// result is Withdrawn. Otherwise the target is asked to destroy the request. The result is
+// Withdrawn if the target does so, and TooLate if the handler may already run or the response has
+// arrived. If the call is canceled, the timeout expires, or the peer is lost first, the call is
+// canceled. The result is then TooLate if the response to the call arrives anyway, and
+// Indeterminate if not.
 type withdrawal struct {
 	h           *Handle
 	k           *call
@@ -134,7 +135,8 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	return nil
 }
 
-// setPhaseLocked sets the phase. In tests it also verifies the transition.
+// setPhaseLocked sets the withdrawal's phase. In tests it also checks that the transition is
+// allowed.
 func (w *withdrawal) setPhaseLocked(next fsmcheck.State) {
 	withdrawalPhases.Move(w.phase, next)
 	w.phase = next
@@ -220,7 +222,7 @@ func (w *withdrawal) onAnswer(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// onTimer handles expiry of the timeout.
+// onTimer handles expiry of the timeout passed to Withdraw.
 func (w *withdrawal) onTimer(_ *na.Op, r na.Result) (ran int) {
 	h := w.h
 	h.mu.Lock()
@@ -231,7 +233,7 @@ func (w *withdrawal) onTimer(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// settleLocked sets the result and queues the callbacks.
+// settleLocked makes r the result of the withdrawal and queues the callbacks.
 func (w *withdrawal) settleLocked(r WithdrawResult) {
 	w.setPhaseLocked(withdrawalSettled)
 	w.result = r
@@ -269,7 +271,7 @@ func (w *withdrawal) onCallEndLocked() {
 	}
 }
 
-// runInTrigger runs the callbacks in Trigger.
+// runInTrigger is called in Trigger to run the callbacks once the result is known.
 func (w *withdrawal) runInTrigger(any) (ran int) {
 	h := w.h
 	h.mu.Lock()
@@ -282,7 +284,7 @@ func (w *withdrawal) runInTrigger(any) (ran int) {
 	return 1
 }
 
-// runCallbacks runs the callbacks. If one of them panics or calls runtime.Goexit, the others still
+// runCallbacks runs cbs in order. If one of them panics or calls runtime.Goexit, the others still
 // run.
 func (w *withdrawal) runCallbacks(cbs []WithdrawFunc) {
 	if len(cbs) == 0 {
