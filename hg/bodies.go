@@ -39,7 +39,7 @@ func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 
 // reserveRoomLocked reserves room for an inline response of the largest size class, unless the
 // calls in flight would then have reserved more than a quarter of Config.MaxPulled. It only updates
-// counters. The memory is allocated when the response arrives.
+// counters. The memory is allocated when the response arrives. The caller must hold k.h.mu.
 func (k *call) reserveRoomLocked() {
 	const class = 3
 	c := k.h.ctx
@@ -53,7 +53,8 @@ func (k *call) reserveRoomLocked() {
 	k.room = class
 }
 
-// returnRoomLocked releases the room reserved by reserveRoomLocked, if any.
+// returnRoomLocked releases the room reserved by reserveRoomLocked, if any. The caller must hold
+// k.h.mu.
 func (k *call) returnRoomLocked() {
 	if k.room > 0 {
 		k.h.ctx.bodies.room.Add(-int64(na.RoomBytes(k.room)))
@@ -61,7 +62,7 @@ func (k *call) returnRoomLocked() {
 	}
 }
 
-// freeOutputLocked frees the memory of the previous response.
+// freeOutputLocked frees the memory of the previous response. The caller must hold k.h.mu.
 func (k *call) freeOutputLocked() {
 	k.responseMemory.free()
 	k.output, k.meta = nil, nil

@@ -165,7 +165,7 @@ func (k *call) tag() na.Tag {
 	return na.Tag(k.gen<<slotBits | uint64(k.slot))
 }
 
-// cancelPartsLocked cancels every part that has not completed.
+// cancelPartsLocked cancels every part that has not completed. The caller must hold k.h.mu.
 func (k *call) cancelPartsLocked() {
 	k.op.Cancel()
 	if k.loan != nil {
@@ -177,6 +177,7 @@ func (k *call) cancelPartsLocked() {
 }
 
 // cancelLocked cancels the call with the error code why. It does nothing if no call is in flight.
+// The caller must hold k.h.mu.
 func (k *call) cancelLocked(why na.Code) {
 	if k.isInFlightLocked() {
 		k.endLocallyLocked(why)
@@ -184,7 +185,7 @@ func (k *call) cancelLocked(why na.Code) {
 }
 
 // endLocallyLocked cancels every part of the call and makes why its error code. If the call has
-// already been canceled, endLocallyLocked does nothing.
+// already been canceled, endLocallyLocked does nothing. The caller must hold k.h.mu.
 func (k *call) endLocallyLocked(why na.Code) {
 	if !k.canceling {
 		k.canceling, k.cancelCode = true, why
@@ -193,10 +194,12 @@ func (k *call) endLocallyLocked(why na.Code) {
 	}
 }
 
-// isInFlightLocked reports whether some part of the call has not completed.
+// isInFlightLocked reports whether some part of the call has not completed. The caller must hold
+// k.h.mu.
 func (k *call) isInFlightLocked() bool { return k.phase != callIdle && k.phase != callQueued }
 
-// markFailedLocked records that the call cannot succeed anymore and resets its streams.
+// markFailedLocked records that the call cannot succeed anymore and resets its streams. The caller
+// must hold k.h.mu.
 func (k *call) markFailedLocked() {
 	if k.phase != callEnding {
 		k.setPhaseLocked(callEnding)
@@ -206,7 +209,8 @@ func (k *call) markFailedLocked() {
 	}
 }
 
-// setPhaseLocked sets the call's phase. In tests it also checks that the transition is allowed.
+// setPhaseLocked sets the call's phase. In tests it also checks that the transition is allowed. The
+// caller must hold k.h.mu.
 func (k *call) setPhaseLocked(next fsmcheck.State) {
 	callPhases.Move(k.phase, next)
 	k.phase = next

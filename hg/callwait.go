@@ -220,7 +220,7 @@ func (h *Handle) endCall(ctx context.Context) error {
 }
 
 // wakeWaiterLocked wakes the goroutine that waits for the call to complete, or calls the function
-// set by hghook.OnEnd.
+// set by hghook.OnEnd. The caller must hold k.h.mu.
 func (k *call) wakeWaiterLocked() {
 	if k.h.onEnd != nil {
 		k.h.onEnd()

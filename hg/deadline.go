@@ -70,7 +70,7 @@ func (h *Handle) Abandon() {
 }
 
 // abandonLocked cancels the call with the error code why and notifies the target, either
-// immediately or when the operation completes.
+// immediately or when the operation completes. The caller must hold k.h.mu.
 func (k *call) abandonLocked(why na.Code) {
 	if k.abandonPending = !k.isParsed; k.abandonPending && k.opRunning && !k.canceling {
 		k.h.ctx.nctx.Upper().AbandonCall(&k.op)
@@ -83,7 +83,7 @@ func (k *call) abandonLocked(why na.Code) {
 const maxTimeout = math.MaxInt64 / 4
 
 // setDeadlineLocked sets the deadline of a call. It returns false if limit is negative, which means
-// that the deadline has already passed.
+// that the deadline has already passed. The caller must hold k.h.mu.
 func (k *call) setDeadlineLocked(limit time.Duration) bool {
 	if limit < 0 {
 		return false
@@ -93,7 +93,7 @@ func (k *call) setDeadlineLocked(limit time.Duration) bool {
 }
 
 // startTimerLocked starts the deadline timer for the parts that remain after the operation has
-// completed.
+// completed. The caller must hold k.h.mu.
 func (k *call) startTimerLocked() {
 	if k.deadline.At == 0 {
 		return
@@ -188,7 +188,8 @@ func (a *deadlineTimer) putBack() {
 }
 
 // armTimerLocked starts the timer of s, which expires at the given time and again at the deadline.
-// It does nothing if s has no deadline or its timer has already been started.
+// It does nothing if s has no deadline or its timer has already been started. The caller must hold
+// s.mu.
 func (s *service) armTimerLocked(at time.Duration) {
 	nctx := s.ctx.nctx
 	if s.deadline == 0 || s.timer != nil {
@@ -243,7 +244,7 @@ func (a *deadlineTimer) fire(r na.Result) (ran int) {
 }
 
 // heldUpErrLocked returns an error that names the limit for which s is waiting, either to be
-// admitted or to be run. It returns nil if s is not waiting.
+// admitted or to be run. It returns nil if s is not waiting. The caller must hold s.mu.
 func (s *service) heldUpErrLocked() error {
 	switch s.phase {
 	case serviceWaiting:

@@ -95,7 +95,7 @@ func (s *service) handToDispatch() bool {
 }
 
 // claimRunLocked ends the wait of s for Run and reports whether s was waiting. If so, the caller
-// must continue the request.
+// must continue the request. The caller must hold s.mu.
 func (s *service) claimRunLocked() bool {
 	taken := s.phase == serviceGiven
 	if taken {
@@ -105,7 +105,7 @@ func (s *service) claimRunLocked() bool {
 }
 
 // endWaitLocked ends the wait of s to be admitted or run and reports whether s was waiting. If so,
-// the caller must continue the request.
+// the caller must continue the request. The caller must hold s.mu.
 func (s *service) endWaitLocked() bool {
 	if s.phase == serviceWaiting && s.ctx.admission.removeWaiting(s) {
 		s.setPhaseLocked(serviceArrived)

@@ -35,7 +35,7 @@ func (k *call) onOpEnded(_ *na.Op, r na.Result) (ran int) {
 }
 
 // chooseNextPhaseLocked sets the phase of the call after its operation has completed, and cancels a
-// loan that is no longer needed.
+// loan that is no longer needed. The caller must hold k.h.mu.
 func (k *call) chooseNextPhaseLocked() {
 	if k.loan != nil && (k.opResult.Err != nil || !k.h.rpc.OneWay && k.pull == nil) {
 		k.loan.op.Cancel() // the target has fetched the input, or never will

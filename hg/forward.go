@@ -194,7 +194,8 @@ func appendWith(c codec.Codec, b []byte, v any) ([]byte, error) {
 // append allocates for a message of na.MaxRoom bytes, whatever the buffer's previous size.
 const maxRetained = 88 << 10
 
-// releaseLargeLocked frees the draft's memory that is too large to be retained.
+// releaseLargeLocked frees the draft's memory that is too large to be retained. The caller must
+// hold k.h.mu.
 func (k *call) releaseLargeLocked() { k.in.releaseLarge() }
 
 // newDraftLocked returns a draft of a request that contains only the header and metadata. It takes
@@ -275,7 +276,7 @@ func (h *Handle) forwardLocked(in draft, codec uint8, limit time.Duration, waits
 }
 
 // beginCallLocked resets k for a new call and creates its streams. limit and cb are those passed to
-// forwardLocked.
+// forwardLocked. The caller must hold k.h.mu.
 func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 	h := k.h
 	if h.ctx.nctx.Draining() && !h.rpc.own.ServeDraining && !h.ctx.class.isServing() {
@@ -306,7 +307,7 @@ func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 }
 
 // postRequestLocked posts the request. If it returns an error, no part of the call has begun. A
-// failure after a part has begun becomes the result of the call.
+// failure after a part has begun becomes the result of the call. The caller must hold k.h.mu.
 func (k *call) postRequestLocked() error {
 	msg, to, err := k.buildRequestLocked()
 	if err != nil {
@@ -326,7 +327,8 @@ func (k *call) postRequestLocked() error {
 	return nil
 }
 
-// sendRequestLocked posts the operation that sends msg and receives the response.
+// sendRequestLocked posts the operation that sends msg and receives the response. The caller must
+// hold k.h.mu.
 func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 	spec := na.CallSpec{To: to, Tag: k.tag(), Msg: msg, Body: k.bodyBeside, Copy: k.in.isBorrowed, Bodies: true, By: k.deadline, OneWay: k.h.rpc.OneWay}
 	if len(k.streams) > 0 {
@@ -352,7 +354,8 @@ func (k *call) sendRequestLocked(to na.Addr, msg []byte) error {
 
 // buildRequestLocked returns the request message and the address to which it must be sent. If the
 // input does not fit in the message, it is sent in memory that the target has reserved, either in
-// the message or separately. If the target has reserved none, the input is lent.
+// the message or separately. If the target has reserved none, the input is lent. The caller must
+// hold k.h.mu.
 func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 	h := k.h
 	req := request{codec: k.codec, meta: k.in.frontLen - k.in.headerLen, id: h.id, size: uint64(k.in.size())}
@@ -403,7 +406,8 @@ func (k *call) buildRequestLocked() (msg []byte, to na.Addr, err error) {
 }
 
 // lendInputLocked lends the input to the peer at to and returns the message that carries the key.
-// If the metadata does not fit in a message of limit bytes, it is lent as well.
+// If the metadata does not fit in a message of limit bytes, it is lent as well. The caller must
+// hold k.h.mu.
 func (k *call) lendInputLocked(to na.Addr, limit int) (msg []byte, err error) {
 	h := k.h
 	k.in.ownBorrowed()

@@ -83,7 +83,7 @@ func (h *Handle) Reset(addr na.Addr, id ID) error {
 	return h.aimLocked(addr, id)
 }
 
-// aimLocked implements Reset.
+// aimLocked implements Reset. The caller must hold h.mu.
 func (h *Handle) aimLocked(addr na.Addr, id ID) error {
 	rpc := h.ctx.class.rpcs.findRPC(id)
 	switch {

@@ -20,7 +20,8 @@ type handlerContext struct {
 	cancel    context.CancelCauseFunc
 }
 
-// newHandlerContextLocked creates the context that Request.Context returns.
+// newHandlerContextLocked creates the context that Request.Context returns. The caller must hold
+// s.mu.
 func (s *service) newHandlerContextLocked() *handlerContext {
 	nctx := s.ctx.nctx
 	g := &handlerContext{c: s.ctx, peer: s.addr, abandoned: s.abandoned.Load()}

@@ -41,7 +41,7 @@ func (s *pendingEvent) release() {
 
 // endEventLocked returns the event for a call that has completed with err. It returns nil if
 // neither Config.Observe nor a tool receives events. It must be called before the handle becomes
-// idle.
+// idle. The caller must hold k.h.mu.
 func (k *call) endEventLocked(err error) *pendingEvent {
 	h := k.h
 	if h.ctx.class.cfg.Observe == nil && !h.ctx.watch.on.Load() {
@@ -78,6 +78,7 @@ func (s *pendingEvent) deliver() {
 }
 
 // observeArrivalLocked initializes the event of a request and, if needed, records its arrival time.
+// The caller must hold s.mu.
 func (s *service) observeArrivalLocked() {
 	observed := s.ctx.class.cfg.Observe != nil || s.ctx.watch.on.Load()
 	if observed {
@@ -91,7 +92,7 @@ func (s *service) observeArrivalLocked() {
 	}
 }
 
-// observeBeginLocked records in the event that the handler has begun.
+// observeBeginLocked records in the event that the handler has begun. The caller must hold s.mu.
 func (s *service) observeBeginLocked() {
 	if s.event.Kind == inspect.EventTarget {
 		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.elapsedSince(s.arrivedAt), int64(len(s.input)), Ran
@@ -102,12 +103,14 @@ func (s *service) observeBeginLocked() {
 	}
 }
 
-// observeAnswerLocked records in the event the response, or the reason why there is none.
+// observeAnswerLocked records in the event the response, or the reason why there is none. The
+// caller must hold s.mu.
 func (s *service) observeAnswerLocked(code Code, fate Fate, size int64, text string) {
 	s.event.Code, s.event.Fate, s.event.Sent, s.event.Text = code, fate, size, text
 }
 
-// postObservedLocked queues the event of a completed request for delivery in Trigger.
+// postObservedLocked queues the event of a completed request for delivery in Trigger. The caller
+// must hold s.mu.
 func (s *service) postObservedLocked() {
 	c := s.ctx
 	if s.event.Kind != inspect.EventTarget { // not observed when it arrived

@@ -126,7 +126,7 @@ func (r Request) respondFailure(f errorBody, cb RespondFunc) error {
 }
 
 // textRoomLocked returns the number of bytes that an error's text and detail may occupy in a
-// message that already contains b.
+// message that already contains b. The caller must hold s.mu.
 func (s *service) textRoomLocked(b []byte) int {
 	return max(s.ctx.limits.MaxExpected, s.maxInline) - len(b) - 2
 }
@@ -202,7 +202,7 @@ func (s *service) respondLocked(resp response, cb RespondFunc, d draft, err erro
 }
 
 // checkAnswerableLocked returns an error if the program must not respond to the request now. The
-// error names the operation op.
+// error names the operation op. The caller must hold s.mu.
 func (s *service) checkAnswerableLocked(op string) error {
 	switch {
 	case s.oneWay:
@@ -216,7 +216,7 @@ func (s *service) checkAnswerableLocked(op string) error {
 }
 
 // newDraftLocked returns a draft of an output that contains the header and metadata. Metadata that
-// would leave too little room for an error is omitted.
+// would leave too little room for an error is omitted. The caller must hold s.mu.
 func (s *service) newDraftLocked(code na.Code) (d draft) {
 	if s.phase <= serviceRejected && s.loan == nil {
 		s.draft.releaseLarge()
@@ -233,7 +233,7 @@ func (s *service) newDraftLocked(code na.Code) (d draft) {
 }
 
 // transmitLocked sends the response in s.draft. If it returns an error, the response was not sent
-// and another one may be given.
+// and another one may be given. The caller must hold s.mu.
 func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	out := &s.draft
 	size := int64(out.size())
@@ -289,7 +289,7 @@ func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 }
 
 // claimRoomLocked claims memory that the origin has reserved for an output sent separately from its
-// message. It reports whether there was enough.
+// message. It reports whether there was enough. The caller must hold s.mu.
 func (s *service) claimRoomLocked() bool {
 	if s.draft.frontLen > s.ctx.limits.MaxExpected {
 		return false
@@ -298,7 +298,8 @@ func (s *service) claimRoomLocked() bool {
 	return ok
 }
 
-// postResponseLocked posts the response. It sets left if the response was sent immediately.
+// postResponseLocked posts the response. It sets left if the response was sent immediately. The
+// caller must hold s.mu.
 func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 	nctx := s.ctx.nctx
 	if body != nil {
@@ -320,7 +321,7 @@ func (s *service) postResponseLocked(msg, body []byte) (left bool, err error) {
 }
 
 // lendOutputLocked lends the body in s.draft and returns the message that carries the key. If the
-// metadata does not fit in a message of limit bytes, it is lent as well.
+// metadata does not fit in a message of limit bytes, it is lent as well. The caller must hold s.mu.
 func (s *service) lendOutputLocked(limit int) (msg []byte, err error) {
 	var key na.Key
 	s.draft.ownBorrowed()
@@ -337,7 +338,7 @@ func (s *service) lendOutputLocked(limit int) (msg []byte, err error) {
 }
 
 // resendShorterLocked sends the response again in a form accepted by a peer with a lower message
-// limit, either with the output lent or with the error's text truncated.
+// limit, either with the output lent or with the error's text truncated. The caller must hold s.mu.
 func (s *service) resendShorterLocked() (err error) {
 	msg := s.draft.b
 	switch {
@@ -425,7 +426,8 @@ func (s *service) onSent(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// settleAnswerLocked marks the request as answered, so that no further response can be given.
+// settleAnswerLocked marks the request as answered, so that no further response can be given. The
+// caller must hold s.mu.
 func (s *service) settleAnswerLocked() {
 	if s.loan != nil {
 		s.setPhaseLocked(serviceLending)
@@ -435,7 +437,7 @@ func (s *service) settleAnswerLocked() {
 }
 
 // allowAnswerLocked makes it possible to respond to s again if the previous response was recalled
-// before it was sent. It does nothing otherwise.
+// before it was sent. It does nothing otherwise. The caller must hold s.mu.
 func (s *service) allowAnswerLocked() {
 	switch {
 	case s.phase != serviceRecalled:

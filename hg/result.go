@@ -6,7 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// fateLocked returns the fate of the request of a call for which no response has arrived.
+// fateLocked returns the fate of the request of a call for which no response has arrived. The
+// caller must hold k.h.mu.
 func (k *call) fateLocked() na.Fate {
 	switch {
 	case k.opResult.Err != nil:
@@ -19,7 +20,7 @@ func (k *call) fateLocked() na.Fate {
 }
 
 // resultLocked returns the result of a completed call. It depends on the outcomes of all parts, but
-// not on the order in which they completed.
+// not on the order in which they completed. The caller must hold k.h.mu.
 func (k *call) resultLocked() error {
 	h := k.h
 	fate := k.fateLocked()
@@ -63,7 +64,8 @@ func (k *call) resultLocked() error {
 // withLocalCauseLocked returns the cause of the error of a call to which the target responded with
 // the error said. If this side had already ended the call, the cause is the error with which it did
 // so, and otherwise it is said. An ErrTimeout from the target counts as this side's own deadline if
-// that has nearly passed, since the two clocks differ by less than one part in a thousand.
+// that has nearly passed, since the two clocks differ by less than one part in a thousand. The
+// caller must hold k.h.mu.
 func (k *call) withLocalCauseLocked(said error) error {
 	now, timeout := k.h.ctx.Now(), k.answer.code == ErrTimeout
 	left := k.deadline.At - now
@@ -104,7 +106,7 @@ func (k *call) finishInTrigger(any) (ran int) {
 }
 
 // settleLocked determines the result of a call whose parts have all completed, and makes the handle
-// idle.
+// idle. The caller must hold k.h.mu.
 func (k *call) settleLocked() outcome {
 	h := k.h
 	k.err = k.resultLocked()

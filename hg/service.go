@@ -149,6 +149,7 @@ var servicePhases = fsmcheck.New("service",
 	})
 
 // setPhaseLocked sets the service's phase. In tests it also checks that the transition is allowed.
+// The caller must hold s.mu.
 func (s *service) setPhaseLocked(next fsmcheck.State) {
 	servicePhases.Move(s.phase, next)
 	s.phase = next
@@ -280,7 +281,8 @@ func (s *service) unlock() {
 }
 
 // isOverLocked reports whether the request, to which no references are left, has ended. If the
-// program has not responded and cannot do so later, isOverLocked responds to the request.
+// program has not responded and cannot do so later, isOverLocked responds to the request. The
+// caller must hold s.mu.
 func (s *service) isOverLocked() bool {
 	nctx := s.ctx.nctx
 	switch {
@@ -300,7 +302,8 @@ func (s *service) isOverLocked() bool {
 	return s.holds == 0
 }
 
-// answerForLocked responds with the error f on behalf of the program, which has not responded.
+// answerForLocked responds with the error f on behalf of the program, which has not responded. The
+// caller must hold s.mu.
 func (s *service) answerForLocked(f errorBody) {
 	s.draft = s.newDraftLocked(f.code)
 	s.draft.b = appendFailure(s.draft.b, frame.CutText(f.text, s.textRoomLocked(s.draft.b)), nil)
@@ -313,7 +316,7 @@ func (s *service) answerForLocked(f errorBody) {
 	}
 }
 
-// giveUpLocked ends a request that can no longer be answered.
+// giveUpLocked ends a request that can no longer be answered. The caller must hold s.mu.
 func (s *service) giveUpLocked() {
 	s.settleAnswerLocked()
 	if s.hasReturned && len(s.streams) > 0 {
@@ -412,7 +415,7 @@ func (s *service) cancelForShutdown(left *ShutdownError) {
 func (s *service) wasCutOff() string { return "handler of " + s.rpcName() + " was cut off" }
 
 // isUnansweredDetachedLocked reports whether the handler detached the request and returned, and the
-// program has not responded since.
+// program has not responded since. The caller must hold s.mu.
 func (s *service) isUnansweredDetachedLocked() bool {
 	return s.detached && s.hasReturned && s.phase == serviceRunning
 }

@@ -331,7 +331,8 @@ func (h *Handle) setOnEnd(f func()) {
 	h.mu.Unlock()
 }
 
-// makeStreamsLocked creates the streams of a call that is about to begin.
+// makeStreamsLocked creates the streams of a call that is about to begin. The caller must hold
+// k.h.mu.
 func (k *call) makeStreamsLocked() error {
 	c := k.h.ctx
 	for _, spec := range k.in.streams {
@@ -346,7 +347,7 @@ func (k *call) makeStreamsLocked() error {
 	return nil
 }
 
-// streamEndsLocked returns the underlying streams of package na.
+// streamEndsLocked returns the underlying streams of package na. The caller must hold k.h.mu.
 func (k *call) streamEndsLocked() (all []*na.Stream) {
 	for _, s := range k.streams {
 		all = append(all, s.end)
@@ -361,7 +362,7 @@ var (
 	errReturned     = na.WithText(ErrCanceled, "the handler has returned")
 )
 
-// closeStreamsLocked closes the streams of the most recent call.
+// closeStreamsLocked closes the streams of the most recent call. The caller must hold k.h.mu.
 func (k *call) closeStreamsLocked() {
 	for _, s := range k.streams {
 		s.OnReady(nil) // no notification: the program has ended their use by Forward or Close
@@ -370,7 +371,8 @@ func (k *call) closeStreamsLocked() {
 	k.streams = nil
 }
 
-// resetStreamsLocked resets the streams of a failed call with the error why.
+// resetStreamsLocked resets the streams of a failed call with the error why. The caller must hold
+// k.h.mu.
 func (k *call) resetStreamsLocked(why error) {
 	for _, s := range k.streams {
 		s.reset(why)
@@ -378,7 +380,7 @@ func (k *call) resetStreamsLocked(why error) {
 }
 
 // failReasonLocked returns the error with which the streams of a call that fails without a response
-// are reset.
+// are reset. The caller must hold k.h.mu.
 func (k *call) failReasonLocked() error {
 	switch {
 	case k.canceling && k.cancelCode == ErrTimeout:
@@ -451,7 +453,7 @@ func (s *service) openStreams() error {
 }
 
 // endStreamsLocked ends the streams of a request that has been answered and whose handler has
-// returned.
+// returned. The caller must hold s.mu.
 func (s *service) endStreamsLocked() {
 	var gone error
 	switch g := s.handlerCtx; {

@@ -25,7 +25,7 @@ type openObject interface {
 	callInfo() (inspect.Call, hghook.Reporter, bool)
 }
 
-// addOpenLocked adds o to the list.
+// addOpenLocked adds o to the list. The caller must hold Context.mu.
 func (c *Context) addOpenLocked(o *openEntry) {
 	o.older, o.younger = c.open, nil
 	if c.open != nil {
@@ -34,7 +34,7 @@ func (c *Context) addOpenLocked(o *openEntry) {
 	c.open = o
 }
 
-// removeOpenLocked removes o from the list.
+// removeOpenLocked removes o from the list. The caller must hold Context.mu.
 func (c *Context) removeOpenLocked(o *openEntry) {
 	if o.older != nil {
 		o.older.younger = o.younger

@@ -136,7 +136,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 }
 
 // setPhaseLocked sets the withdrawal's phase. In tests it also checks that the transition is
-// allowed.
+// allowed. The caller must hold Handle.mu.
 func (w *withdrawal) setPhaseLocked(next fsmcheck.State) {
 	withdrawalPhases.Move(w.phase, next)
 	w.phase = next
@@ -152,16 +152,17 @@ func (h *Handle) isOutstanding() bool {
 }
 
 // isWithdrawingLocked reports whether a withdrawal is in progress whose result is not yet known.
+// The caller must hold k.h.mu.
 func (k *call) isWithdrawingLocked() bool {
 	return k.withdrawal != nil && k.withdrawal.phase < withdrawalSettled
 }
 
-// isWithdrawnLocked reports whether the request was withdrawn.
+// isWithdrawnLocked reports whether the request was withdrawn. The caller must hold k.h.mu.
 func (k *call) isWithdrawnLocked() bool {
 	return k.withdrawal != nil && k.withdrawal.phase >= withdrawalSettled && k.withdrawal.result == Withdrawn
 }
 
-// startTimerLocked starts a timer if timeout is positive.
+// startTimerLocked starts a timer if timeout is positive. The caller must hold Handle.mu.
 func (w *withdrawal) startTimerLocked(timeout time.Duration) {
 	if timeout <= 0 {
 		return
@@ -173,7 +174,7 @@ func (w *withdrawal) startTimerLocked(timeout time.Duration) {
 	}
 }
 
-// sendWithdrawLocked sends the withdrawal to the target.
+// sendWithdrawLocked sends the withdrawal to the target. The caller must hold Handle.mu.
 func (w *withdrawal) sendWithdrawLocked(to na.Addr, id uint64) {
 	nctx := w.h.ctx.nctx
 	w.op.InitStep(nctx, w.onAnswer, nil)
@@ -185,7 +186,8 @@ func (w *withdrawal) sendWithdrawLocked(to na.Addr, id uint64) {
 }
 
 // giveUpLocked cancels the call, because there will be no response to the withdrawal. A response to
-// the call that has already arrived still counts, so onCallEndLocked determines the result.
+// the call that has already arrived still counts, so onCallEndLocked determines the result. The
+// caller must hold Handle.mu.
 func (w *withdrawal) giveUpLocked() {
 	w.setPhaseLocked(withdrawalLost)
 	w.k.endLocallyLocked(ErrCanceled)
@@ -233,7 +235,8 @@ func (w *withdrawal) onTimer(_ *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// settleLocked makes r the result of the withdrawal and queues the callbacks.
+// settleLocked makes r the result of the withdrawal and queues the callbacks. The caller must hold
+// Handle.mu.
 func (w *withdrawal) settleLocked(r WithdrawResult) {
 	w.setPhaseLocked(withdrawalSettled)
 	w.result = r
@@ -243,7 +246,8 @@ func (w *withdrawal) settleLocked(r WithdrawResult) {
 	w.h.ctx.nctx.Upper().Follow(&w.task)
 }
 
-// onRequestEndedLocked is called when the operation of the call has completed.
+// onRequestEndedLocked is called when the operation of the call has completed. The caller must hold
+// Handle.mu.
 func (w *withdrawal) onRequestEndedLocked(r na.Result) {
 	switch {
 	case w.phase != withdrawalRecalling:
@@ -256,7 +260,8 @@ func (w *withdrawal) onRequestEndedLocked(r na.Result) {
 	}
 }
 
-// onCallEndLocked is called when all parts of the call have completed.
+// onCallEndLocked is called when all parts of the call have completed. The caller must hold
+// Handle.mu.
 func (w *withdrawal) onCallEndLocked() {
 	w.answerFirst = w.k.isParsed
 	switch {
