@@ -5,24 +5,25 @@ import (
 	"reflect"
 )
 
-// Sparse is implemented by types that may be far larger in memory than on the wire, and whose
-// author accepts the resulting amplification: a slice of many empty elements costs one byte per
-// element on the wire. Elements of such a type never cause ErrInflated.
+// Sparse is implemented by types whose values may be far larger in memory than on the wire, and for
+// which this is acceptable. A slice of many empty elements of such a type costs only one byte per
+// element on the wire. Elements of the type never cause ErrInflated.
 type Sparse interface {
 	DecodeSparse()
 }
 
-// inflation is the number of bytes of memory that one byte on the wire may cost without being
-// counted. It is the size of a slice header, which is what an empty row of a [][]T costs with an
-// honest sender.
+// inflation is the number of bytes of memory that each byte on the wire may cost without being
+// counted. It is the size of a slice header, which is the cost of an empty row of a [][]T.
 const inflation = 24
 
-// budgetFor returns the limit on the counted bytes for a message of wire bytes.
+// budgetFor returns the number of excess bytes of memory that decoding a message of the given
+// length may cost.
 func budgetFor(wire int) int64 { return 4*int64(wire) + 4<<10 }
 
 // afford returns an error if decoding b into a value of shape s would take far more memory than the
-// length of b justifies. b must have passed check; values is the number of values that check
-// counted. Each value is charged at most once, so messages with few values need no accounting.
+// length of b justifies. b must have passed check, and values must be the number of values that
+// check has counted in b. Since each value is charged at most once, messages with few values are
+// accepted without an examination.
 func (s *shape) afford(b []byte, values int) error {
 	budget := budgetFor(len(b))
 	if int64(values)*s.largest <= budget {
@@ -33,17 +34,17 @@ func (s *shape) afford(b []byte, values int) error {
 	return a.err
 }
 
-// An account walks a message and the shape of its destination in parallel and adds up the excess
-// memory.
+// An account adds up the memory that the elements of a message would cost beyond what its length
+// justifies. It walks the message together with the shape of its destination.
 type account struct {
 	b    []byte
 	left int64
 	err  error
 }
 
-// walk walks the value at pos with shape s and returns the offset of its end. Its recursion is
-// limited to the depth allowed by the guard, with a few steps per level. It skips values that do
-// not match s, which the decoder reports.
+// walk charges the elements of the value at pos, whose destination has shape s, and returns the
+// offset of the end of the value. It recurses no deeper than the guard permits, apart from a few
+// steps per level. It skips values that do not match s, because the decoder rejects them.
 func (a *account) walk(s *shape, pos int) int {
 	if s.largest == 0 || a.err != nil {
 		return skip(a.b, pos)
@@ -90,7 +91,8 @@ func (a *account) element(s *shape, size int64, in *shape, pos int) int {
 	return end
 }
 
-// charge counts the memory of an element of size bytes beyond what its bytes on the wire justify.
+// charge counts the memory of an element of size bytes, except for the part that is justified by
+// its bytes on the wire, from pos to end.
 func (a *account) charge(size int64, in *shape, pos, end int) {
 	excess := size - inflation*int64(end-pos)
 	if excess <= 0 || a.err != nil {
@@ -102,7 +104,7 @@ func (a *account) charge(size int64, in *shape, pos, end int) {
 	}
 }
 
-// field returns the shape of the struct field named by the key at pos.
+// field returns the shape of the field of struct s that is named by the map key at pos.
 func (a *account) field(s *shape, pos int) *shape {
 	cl, n, body := head(a.b, pos)
 	if cl != scalar {

@@ -48,8 +48,8 @@ func NameOf(id uint8) string {
 	return fmt.Sprintf("%d", id)
 }
 
-// Reasons why Decode or Check rejects bytes. They are wrapped in an InputError, which contains the
-// position.
+// Errors for bytes that Decode or Check rejects. They are wrapped in an InputError, which contains
+// the position.
 var (
 	ErrNoValue   = errors.New("empty input, want a value")
 	ErrTruncated = errors.New("truncated input")
@@ -66,7 +66,7 @@ var (
 // program.
 var ErrType = errors.New("unsupported type")
 
-// An InputError describes an error in bytes received from a peer, and its position.
+// An InputError describes an error in bytes received from a peer and its position.
 type InputError struct {
 	Offset int    // offset of the first byte of the invalid value
 	Len    int    // length of the whole input

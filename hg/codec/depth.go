@@ -9,23 +9,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// Append has the same depth limit as Decode. An encoder that follows a cycle would crash the
-// process, and the target would reject a value that is nested too deeply. Values of most types
-// cannot be nested that deeply and need no check.
+// Append has the same depth limit as Decode. Without a limit, a value that contains itself would
+// crash the process, and a value nested too deeply would only be rejected by the target. Values of
+// most types cannot be nested that deeply and need no check.
 
-// maxSteps limits the number of steps into a value, including pointers and interfaces, which add no
-// bytes.
+// maxSteps limits how many parts may contain one another, including pointers and interfaces, which
+// add no bytes to the encoding.
 const maxSteps = 4 * MaxDepth
 
 var facts sync.Map // reflect.Type → *typeFacts
 
-// typeFacts holds what Append and Decode need to know about a type.
+// typeFacts holds the properties of a type that Append and Decode need.
 type typeFacts struct {
 	deep bool  // values may be nested more than MaxDepth levels deep
 	plan *plan // plan for the struct to which the type points, if there is one
 }
 
-// factsOf returns the facts about t.
+// factsOf returns the typeFacts of t.
 func factsOf(t reflect.Type) *typeFacts {
 	if f, ok := facts.Load(t); ok {
 		return f.(*typeFacts)
@@ -72,16 +72,16 @@ func levels(t *schema.Type, seen map[*schema.Type]int) (n int) {
 	return min(n, MaxDepth+1)
 }
 
-// A walk visits the parts of a value. After visiting many parts, it begins to visit shared parts
-// only once per depth, because a value without cycles may have exponentially many paths to its
-// leaves.
+// A walk visits the parts of a value to find one that is nested too deeply. A value without cycles
+// may have exponentially many paths to its leaves. After visiting many parts, a walk therefore
+// visits a part to which several others point only once per depth.
 type walk struct {
 	parts int
-	fit   map[shared]int // number of levels that was sufficient for each part
+	fit   map[shared]int // number of remaining levels with which each part was found not to be too deep
 }
 
-// A shared identifies a part that several others may point to, together with the number of
-// remaining steps.
+// A shared identifies a part of a value to which several others may point, together with the number
+// of steps that remained when it was visited.
 type shared struct {
 	t     reflect.Type
 	at    uintptr
@@ -89,15 +89,16 @@ type shared struct {
 	steps int
 }
 
-// A room states how much more deeply parts may be nested. It counts steps, which include pointers
-// and interfaces, and levels, which are the nested containers in the encoding.
+// A room holds the remaining depth. steps limits how many parts may contain one another, including
+// pointers and interfaces. levels limits how many containers may be nested in the encoding.
 type room struct{ steps, levels int }
 
 // fewParts is the number of parts that a walk visits before it begins to remember them.
 const fewParts = 1 << 12
 
-// tooDeep returns the type of the part at which v is nested endlessly, or too deeply to attempt
-// encoding. It returns nil if v is not.
+// tooDeep returns nil if v is not nested more deeply than Append accepts. Otherwise it returns the
+// type of the part of v at which the limit is exceeded. It returns nil for types with their own
+// encoders, whose encoding checkDeep checks.
 func tooDeep(v reflect.Value) reflect.Type {
 	var w walk
 	return w.tooDeep(v, room{maxSteps, MaxDepth})
@@ -148,7 +149,7 @@ func (w *walk) tooDeep(v reflect.Value, left room) reflect.Type {
 	return nil
 }
 
-// inside is like tooDeep, but for the parts of v.
+// inside calls tooDeep for the parts of v and returns the first result that is not nil.
 func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 	left.steps--
 	t := v.Type()
@@ -191,7 +192,8 @@ func (w *walk) inside(v reflect.Value, left room) reflect.Type {
 	return nil
 }
 
-// errDeep returns the error for a value that cannot be encoded because of a part of type at.
+// errDeep returns the error for a value v that is nested too deeply. at is the type of the part at
+// which the limit is exceeded, or nil if it is not known.
 func errDeep(v any, at reflect.Type) error {
 	in := ""
 	if at != nil {
@@ -200,8 +202,8 @@ func errDeep(v any, at reflect.Type) error {
 	return fmt.Errorf("codec: encode %T: nested more than %d levels deep%s: %w", v, MaxDepth, in, ErrDepth)
 }
 
-// checkDeep returns an error if the decoder would reject b, the encoding of v, because it is nested
-// too deeply.
+// checkDeep returns an error if b, the encoding of v, is nested more deeply than the decoder
+// accepts.
 func checkDeep(b []byte, v any) error {
 	if _, err := check(b, MaxDepth); errors.Is(err, ErrDepth) {
 		return errDeep(v, nil)

@@ -71,8 +71,8 @@ func (packer) CheckMissing(b []byte, v any) error {
 	return w.error(v, ErrMissingField)
 }
 
-// isPlain reports whether b contains bytes or a string, normally encoded by appendPlain, and v is a
-// destination of that type.
+// isPlain reports whether v points to bytes or to a string and b contains a value of that type, as
+// appendPlain encodes it.
 func isPlain(b []byte, v any) bool {
 	switch v.(type) {
 	case *[]byte, *string:
@@ -82,11 +82,11 @@ func isPlain(b []byte, v any) bool {
 }
 
 // maxFlat is the largest number of fields of a struct that hasSameFields supports. The encoding of
-// larger structs begins differently.
+// a struct with more fields begins with more than one byte.
 const maxFlat = 15
 
-// flatten returns, for hasSameFields, the first byte of an encoded struct s followed by its encoded
-// field names. It returns nil if any field contains values that must be checked.
+// flatten returns the value of s.flat, which is the first byte of an encoded struct s, followed by
+// its encoded field names. It returns nil if the values of fields must be checked as well.
 func (s *shape) flatten() (flat [][]byte) {
 	if s.kind != record || s.own || s.taught || s.isTuple || len(s.order) == 0 || len(s.order) > maxFlat {
 		return nil
@@ -101,9 +101,9 @@ func (s *shape) flatten() (flat [][]byte) {
 	return flat
 }
 
-// hasSameFields reports whether b, a valid message, is a struct s with all of its fields in order
-// and none of them nil, as a peer with the same type encodes it. It returns false if the values of
-// fields would have to be checked.
+// hasSameFields reports whether the valid message b is a struct with the same fields as s, in the
+// same order, none of which is nil. A peer with the same type sends such a message. hasSameFields
+// returns false if the values of fields must be checked as well.
 func (s *shape) hasSameFields(b []byte) bool {
 	if len(s.flat) == 0 || len(b) == 0 || b[0] != s.flat[0][0] {
 		return false
@@ -121,7 +121,8 @@ func (s *shape) hasSameFields(b []byte) bool {
 	return true
 }
 
-// addNeeds determines which fields of a struct must be present.
+// addNeeds sets the names of the fields of the struct s, which has type t, and determines which of
+// them must be present in a message.
 func (s *shape) addNeeds(t *schema.Type) {
 	s.isTuple = t.Tuple
 	s.needs = make([]bool, len(t.Members))
@@ -165,12 +166,14 @@ func (s *shape) hasRecords(seen map[*shape]bool) bool {
 	return s.reaches(seen, func(s *shape) bool { return s.kind == record })
 }
 
-// isExact reports whether a shape reachable from s must be present, or must be encoded as a struct.
+// isExact reports whether a struct or an array is reachable from s. A struct must be encoded as a
+// map of its fields, and an array must have all its elements.
 func (s *shape) isExact(seen map[*shape]bool) bool {
 	return s.reaches(seen, func(s *shape) bool { return s.kind == record || s.typ.Kind() == reflect.Array })
 }
 
-// reaches reports whether is returns true for any shape reachable from s.
+// reaches reports whether the function is returns true for s or for any shape reachable from s.
+// seen contains the shapes that have been examined.
 func (s *shape) reaches(seen map[*shape]bool, is func(*shape) bool) bool {
 	if s == nil || seen[s] || s.typ == nil || s.own {
 		return false
@@ -187,12 +190,12 @@ func (s *shape) reaches(seen map[*shape]bool, is func(*shape) bool) bool {
 	return false
 }
 
-// A fieldWalk walks a valid message and the shape of its destination in parallel until it finds a
-// field that only one of them has.
+// A fieldWalk searches for a field that only one of a valid message and its destination has. It
+// walks the message together with the shape of the destination.
 type fieldWalk struct {
 	b       []byte
-	missing bool // search for fields missing from b; otherwise for fields found only in b
-	hasNil  bool // b may contain nil
+	missing bool // reports whether to search for fields missing from b; otherwise the search is for fields found only in b
+	hasNil  bool // reports whether b may contain nil
 
 	found bool
 	path  string // path of fields to the result; "" for the value as a whole
@@ -222,7 +225,8 @@ func (w *fieldWalk) within(name string) {
 	w.path = name
 }
 
-// isDone reports whether a value of shape s can be skipped.
+// isDone reports whether a value of shape s can be skipped, because a result has been found or
+// because no field in the value needs to be checked.
 func (w *fieldWalk) isDone(s *shape) bool {
 	switch {
 	case w.found, s.typ == nil, s.own, s.taught:
@@ -233,7 +237,7 @@ func (w *fieldWalk) isDone(s *shape) bool {
 	return !s.records
 }
 
-// walk walks the value at pos with shape s and returns the offset of its end.
+// walk examines the value at pos, whose destination has shape s, and returns the offset of its end.
 func (w *fieldWalk) walk(s *shape, pos int) int {
 	if w.isDone(s) {
 		return skip(w.b, pos)
@@ -270,7 +274,7 @@ func (w *fieldWalk) walk(s *shape, pos int) int {
 	return skip(w.b, pos)
 }
 
-// checkNil reports a nil in place of a value that must not be nil.
+// checkNil records a result if nil is not allowed in place of a value of shape s.
 func (w *fieldWalk) checkNil(s *shape) {
 	if !w.missing {
 		return
@@ -286,7 +290,8 @@ func (w *fieldWalk) checkNil(s *shape) {
 	}
 }
 
-// tuple walks the fields of a struct encoded as an array.
+// tuple examines the fields of the struct s, which is encoded as an array whose first element is at
+// pos. It returns the offset of the end.
 func (w *fieldWalk) tuple(s *shape, pos int) int {
 	for i, field := range s.order {
 		if w.b[pos] == 0xc0 && !s.needs[i] {
@@ -301,7 +306,8 @@ func (w *fieldWalk) tuple(s *shape, pos int) int {
 	return pos
 }
 
-// record walks n fields of the struct s.
+// record examines the n fields of the struct s, the first of which is at pos, and returns the
+// offset of the end.
 func (w *fieldWalk) record(s *shape, n, pos int) int {
 	var few [4]uint64
 	seen := few[:]
@@ -345,7 +351,8 @@ func (w *fieldWalk) record(s *shape, n, pos int) int {
 	return pos
 }
 
-// reportNeeded reports the first required field for which seen returns false.
+// reportNeeded records as the result the first required field of the struct s for which seen
+// returns false.
 func (w *fieldWalk) reportNeeded(s *shape, seen func(i int) bool) {
 	for i, needs := range s.needs {
 		if needs && !seen(i) {

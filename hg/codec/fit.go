@@ -5,26 +5,27 @@ import (
 	"reflect"
 )
 
-// A fitting walks a message and the shape of its destination in parallel. It searches for a value
-// that the decoder will reject before the decoder has allocated memory for the values that precede
-// it. It only finds candidates, and has the decoder decode each of them separately. Other invalid
-// values are found later by the decoder.
+// A fitting searches a message for a value that the decoder would reject, before the decoder has
+// allocated memory for the values that precede it. It walks the message together with the shape of
+// its destination, and has the decoder decode each suspect value separately. It may miss invalid
+// values, which the decoder then rejects.
 type fitting struct {
 	b    []byte
 	err  error
 	path string // path of fields to the value that caused err
 
-	ranges bool // search only for integers that are out of range
+	ranges bool // reports whether to search only for integers that are out of range
 
 	extType byte // type and length of the last extension on which the decoder was tried
 	extSize int
 }
 
-// decoderCost is the memory, in bytes, that a decoder and its error take.
+// decoderCost is the memory, in bytes, that the decoder and the error that it returns may take.
 const decoderCost = 1 << 10
 
-// fit returns the error with which decoding b into a value of shape s would fail, if the values
-// that precede the invalid one could cost more than a rejected message may.
+// fit returns the error with which decoding b into a value of shape s would fail. It examines b
+// only if the values that precede an invalid one could cost more memory than a rejected message
+// may. values is the number of values in b.
 func (s *shape) fit(b []byte, values int) error {
 	if int64(values)*s.dense <= budgetFor(len(b))-decoderCost {
 		return nil
@@ -37,8 +38,8 @@ func (s *shape) fit(b []byte, values int) error {
 	return f.err
 }
 
-// inRange returns the error for an integer in b that does not fit the receiver's type. The decoder
-// would truncate it.
+// inRange returns an error if an integer in b does not fit the receiver's type, because the decoder
+// would truncate that integer.
 func (s *shape) inRange(b []byte, sv *survey) error {
 	if sv.low >= s.low && sv.high <= s.high {
 		return nil
@@ -51,8 +52,8 @@ func (s *shape) inRange(b []byte, sv *survey) error {
 	return f.err
 }
 
-// integer reports whether the value at pos is an integer. If f.ranges is set, it also records an
-// error if the integer does not fit t.
+// integer reports whether the value at pos is an integer. If f.ranges is true, integer also records
+// an error if that integer does not fit t.
 func (f *fitting) integer(t reflect.Type, pos int) bool {
 	if !integer(f.b[pos]) {
 		return false
@@ -74,8 +75,8 @@ func (f *fitting) inRange(t reflect.Type, pos int) {
 	}
 }
 
-// place returns the path of fields to the value that the decoder has rejected, followed by ": ". It
-// returns "" if the value is not found.
+// place returns the path of fields, followed by ": ", to the value in b that the decoder has
+// rejected. It returns "" if it does not find the value.
 func (s *shape) place(b []byte) string {
 	f := fitting{b: b}
 	if f.walk(s, 0); f.err == nil || f.path == "" {
@@ -91,7 +92,7 @@ func bytesLike(c byte) bool {
 
 func integer(c byte) bool { return c <= 0x7f || c >= 0xe0 || c >= 0xcc && c <= 0xd3 }
 
-// walk walks the value at pos with shape s and returns the offset of its end.
+// walk examines the value at pos, whose destination has shape s, and returns the offset of its end.
 func (f *fitting) walk(s *shape, pos int) int {
 	c := f.b[pos]
 	if f.err != nil || s.typ == nil || s.own || c == 0xc0 {
@@ -191,7 +192,8 @@ func (f *fitting) record(s *shape, n, pos int) int {
 	return pos
 }
 
-// any walks a value whose type is determined by the message. The keys of its maps must be strings.
+// any examines the value at pos, whose type is determined by the message, and returns the offset of
+// its end. The keys of maps must be strings.
 func (f *fitting) any(pos int) int {
 	if f.err != nil {
 		return skip(f.b, pos)
@@ -220,8 +222,8 @@ func (f *fitting) any(pos int) int {
 	return body + n
 }
 
-// suspect decodes the value at pos into a new t to determine whether that succeeds. This is
-// necessary because a program can register decoders.
+// suspect decodes the value at pos into a new value of type t and records an error if that fails.
+// Only the decoder can determine this, because a program can register decoders.
 func (f *fitting) suspect(t reflect.Type, pos int) {
 	if f.err != nil || f.ranges || int64(t.Size()) > budgetFor(len(f.b))-decoderCost { // decoding allocates a t
 		return

@@ -80,10 +80,10 @@ func Check(b []byte, maxDepth int) error {
 	return err
 }
 
-// A survey is what check has determined about valid bytes.
+// A survey holds the properties of valid bytes that check has determined.
 type survey struct {
 	values int  // number of values, including containers and their contents
-	exts   bool // some values are extensions
+	exts   bool // reports whether some values are extensions
 	hollow int  // offset of an extension without a body, plus 1; 0 if there is none
 
 	low  int64  // smallest integer, or 0
@@ -162,8 +162,8 @@ func check(b []byte, maxDepth int) (sv survey, err error) {
 	return sv, nil
 }
 
-// integerAt returns the integer at pos, whose bytes must be present: in low if it is negative, and
-// in high otherwise.
+// integerAt returns the integer at pos, whose bytes must be present. The result is low if the
+// integer is negative, and high otherwise.
 func integerAt(b []byte, pos int) (low int64, high uint64) {
 	switch c := b[pos]; {
 	case c <= 0x7f:
@@ -190,7 +190,7 @@ func number64(b []byte, width int) (n uint64) {
 	return n
 }
 
-// number decodes the length field of width bytes at the beginning of b.
+// number returns the big-endian integer in the first width bytes of b. It returns 0 if width is 0.
 func number(b []byte, width uint8) uint64 {
 	switch width {
 	case 1:
@@ -203,15 +203,16 @@ func number(b []byte, width uint8) uint64 {
 	return 0
 }
 
-// head decodes the beginning of the value at pos in bytes that have passed check. It returns the
-// value's class, its n, and the offset of its body or first element.
+// head decodes the first bytes of the value at pos in b, which must have passed check. It returns
+// the class of the value, its number n of bytes, values, or pairs, and the offset of its body or
+// first element.
 func head(b []byte, pos int) (cl class, n, body int) {
 	f := forms[b[pos]]
 	pos++
 	return f.class, int(f.n) + int(number(b[pos:], f.width)), pos + int(f.width)
 }
 
-// skip returns the offset of the end of the value at pos in bytes that have passed check.
+// skip returns the offset of the end of the value at pos in b, which must have passed check.
 func skip(b []byte, pos int) int {
 	for owed := 1; owed > 0; owed-- {
 		cl, n, body := head(b, pos)
@@ -228,8 +229,8 @@ func skip(b []byte, pos int) int {
 	return pos
 }
 
-// refuse returns the error for the value at offset at. It describes as much of the value as is
-// present.
+// refuse returns an InputError for the value at offset at. The error wraps reason and describes as
+// much of the value as is present in b.
 func refuse(b []byte, at int, reason error) error {
 	return &InputError{Offset: at, Len: len(b), What: describe(b[at:]), Err: reason}
 }

@@ -3,16 +3,16 @@ package codec
 import "io"
 
 // An input passes checked bytes to a msgpack.Decoder and ensures that the decoder interprets them
-// as the guard does. The two differ in one case. If the decoder expects a map and finds an
+// as the guard does. The two would differ in one case. If the decoder expects a map and finds an
 // extension, it discards the extension's head and decodes the map from the extension's body, or
-// from the next value if there is no body. The guard has not checked the body, and assumes a
-// different nesting, so 8 bytes could request gigabytes or endless recursion. The decoder reads
-// type bytes one at a time and bodies as a whole. An input with exts set therefore does not return
-// the body of an extension byte by byte.
+// from the next value if there is no body. The guard has not checked the body as a value, so 8
+// bytes could request gigabytes or endless recursion. The decoder reads type bytes one at a time
+// and bodies as a whole. An input with exts set therefore returns an error if the decoder reads the
+// body of an extension byte by byte.
 type input struct {
 	b    []byte
 	pos  int
-	exts bool // b contains extensions, whose positions must be tracked
+	exts bool // reports whether b contains extensions, whose positions must be tracked
 
 	next       int // offset of the first value whose head has not been passed
 	body, stop int // bounds of the body of the value before next, if that is an extension; otherwise empty
@@ -48,7 +48,8 @@ func (s *input) ReadByte() (byte, error) {
 	return c, nil
 }
 
-// follow updates body and stop for pos. All calls together walk b once.
+// follow updates next, body, and stop for the value at pos. It returns an error if pos is in the
+// body of an extension. All calls together walk b once.
 func (s *input) follow() error {
 	for s.next <= s.pos {
 		at := s.next

@@ -9,8 +9,8 @@ import (
 )
 
 // The decoder mishandles two kinds of values that a destination may hold from earlier use. It
-// leaves a []string unchanged if the message has nil for it, and it decodes into the value held by
-// an interface, which panics unless that value is a pointer. dropLeftovers clears both.
+// leaves a []string unchanged if the message contains nil for it. It decodes into the value held by
+// an interface, and panics if that value is not a pointer. dropLeftovers clears both.
 
 // maxLeftoverDepth is the number of pointers that dropLeftovers follows before it clears the next
 // one.

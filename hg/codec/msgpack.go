@@ -18,8 +18,8 @@ type packer struct{}
 func (packer) Name() string { return "msgpack" }
 func (packer) ID() uint8    { return MsgpackID }
 
-// maxPooled is the length of the longest message whose decoder, with its scratch memory, is kept
-// for reuse.
+// maxPooled is the length of the longest message after which the decoder is kept for reuse,
+// together with its scratch memory.
 const maxPooled = 64 << 10
 
 type encoder struct {
@@ -64,8 +64,8 @@ func (packer) Append(dst []byte, v any) ([]byte, error) {
 	return appendReflected(dst, v, t.deep)
 }
 
-// appendReflected implements Append with the msgpack package. deep means that v may be nested too
-// deeply.
+// appendReflected implements Append with the msgpack package. deep states whether v may be nested
+// too deeply and must be checked.
 func appendReflected(dst []byte, v any, deep bool) ([]byte, error) {
 	if deep {
 		if at := tooDeep(reflect.ValueOf(v)); at != nil {
@@ -131,10 +131,10 @@ func decodeReflected(b []byte, v any) error {
 	return err
 }
 
-// A refusedError is a decoder's error about a value.
+// A refusedError is returned when the decoder rejects a value.
 type refusedError struct {
 	into  any
-	place string // path of fields to the value, followed by ": "
+	place string // path of fields to the rejected value, followed by ": "
 	err   error
 }
 
@@ -144,7 +144,8 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.err }
 
-// decode decodes checked bytes. exts means that they contain extensions.
+// decode decodes b, which must have passed check, into v. exts states whether b contains
+// extensions.
 func decode(b []byte, v any, exts bool) (err error) {
 	// reflect panics if a field of type error receives a number, or a map keyed by any receives an
 	// array.
@@ -163,7 +164,8 @@ func decode(b []byte, v any, exts bool) (err error) {
 	return nil
 }
 
-// recoverDecode converts a panic during decoding into v to an error. It must be deferred.
+// recoverDecode recovers from a panic during decoding into v and stores an error in err. It must be
+// deferred.
 func recoverDecode(v any, err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("codec: decode into %T: panic: %v", v, p)

@@ -50,8 +50,8 @@ func appendLen(dst []byte, first byte, n int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, first+2), uint32(n))
 }
 
-// decodePlain decodes b if it consists entirely of bytes or a string. It returns false if the guard
-// and the decoder have to examine b, because of another type, another value, or invalid bytes.
+// decodePlain decodes b into v if b and v are both bytes or both a string. It returns false for all
+// other types and values and for invalid bytes, which the guard and the decoder must examine.
 func decodePlain(b []byte, v any) bool {
 	switch v := v.(type) {
 	case *[]byte:
@@ -72,7 +72,8 @@ func decodePlain(b []byte, v any) bool {
 	return false
 }
 
-// plainBody returns the bytes of the value in b if that is bytes or a string.
+// plainBody returns the contents of the value in b. It returns false unless b consists of exactly
+// one value that is bytes or a string.
 func plainBody(b []byte) (body []byte, ok bool) {
 	if len(b) == 0 || !bytesLike(b[0]) {
 		return nil, false

@@ -12,13 +12,13 @@ import (
 
 // A plan encodes and decodes structs of one type without the msgpack package, which looks up the
 // coder of each field anew for each value and reads and writes byte by byte. A plan writes the same
-// bytes, and reads the bytes written by a peer with the same type. It does not decode any other
-// bytes, including invalid ones. The msgpack package then decodes these, with the guard and the
-// budget.
+// bytes as the msgpack package, and reads the bytes that a peer with the same type writes. It
+// rejects all other bytes, whether or not they are valid. The msgpack package then decodes them,
+// with the guard and the budget.
 //
 // A type has a plan if it is a struct composed of leaves, []byte, []string, and other such structs,
 // without embedded fields or tag options. No message of such a type can take more memory than its
-// bytes justify.
+// length justifies.
 type plan struct {
 	typ    reflect.Type
 	begin  byte // first byte of the encoding: a map with all fields
@@ -91,8 +91,8 @@ func newPlan(t *schema.Type, depth int) *plan {
 	return p
 }
 
-// choose sets how a field of type t is encoded, and reports whether the field can be part of a
-// plan.
+// choose sets the form in which a field of type t is encoded. It returns false if the field cannot
+// be part of a plan.
 func (f *plannedField) choose(t *schema.Type, depth int) bool {
 	if t.Coding() != "" {
 		return false
@@ -123,8 +123,8 @@ func (f *plannedField) choose(t *schema.Type, depth int) bool {
 	return true
 }
 
-// agrees reports whether p gives the same results as the msgpack package for some sample values. It
-// may not, because the program may have registered its own encoders and decoders for the types of
+// agrees reports whether p encodes and decodes sample values as the msgpack package does. The
+// results differ if the program has registered its own encoders or decoders for the types of
 // fields.
 func (p *plan) agrees() (agree bool) {
 	defer func() { // a registered encoder may panic
@@ -150,7 +150,7 @@ func (p *plan) agrees() (agree bool) {
 	return true
 }
 
-// A sample holds a value for each kind of field.
+// A sample holds one value for each kind of field; see plan.agrees.
 type sample struct {
 	n       int64
 	text    string
@@ -295,9 +295,9 @@ func appendStrings(dst []byte, all []string) []byte {
 	return dst
 }
 
-// decode decodes b into v, an addressable struct. It reports whether b is what append writes, apart
-// from the sizes of integers and lengths. If it returns false, it may have set fields of v, but
-// only fields that are present in b, so the msgpack package sets them again.
+// decode decodes b into v, an addressable struct. It returns false if b, apart from the sizes of
+// integers and lengths, is not what append writes. In that case some fields of v may have been set.
+// All of them are present in b, so the msgpack package sets them again.
 func (p *plan) decode(b []byte, v reflect.Value) bool {
 	return p.decodeAt(b, 0, v) == len(b)
 }
@@ -390,8 +390,8 @@ func (f *plannedField) decodeAt(b []byte, pos int, at reflect.Value) int {
 	return f.inner.decodeAt(b, pos, at)
 }
 
-// bytesAt returns the bytes or string at pos and the offset of its end. The offset is negative if
-// there is neither.
+// bytesAt returns the bytes or string at pos and the offset of its end. If another kind of value is
+// at pos, or if the value is incomplete, the offset is negative.
 func bytesAt(b []byte, pos int) (body []byte, end int) {
 	c := b[pos]
 	if !bytesLike(c) {
@@ -410,7 +410,7 @@ func bytesAt(b []byte, pos int) (body []byte, end int) {
 	return b[at:end], end
 }
 
-// copyInto returns a copy of body, which reuses the memory of old if that is large enough.
+// copyInto returns a copy of body. The copy uses the memory of old if that is large enough.
 func copyInto(old, body []byte) []byte {
 	if old == nil || cap(old) < len(body) {
 		b := make([]byte, len(body)) // followed by copy, so that the compiler does not clear the memory first
@@ -450,7 +450,8 @@ func decodeStrings(b []byte, pos int, to *[]string) int {
 	return pos
 }
 
-// appendPlanned encodes v if it is a pointer to a struct that has a plan.
+// appendPlanned appends the encoding of v to dst if v is a pointer to a struct that has a plan.
+// Otherwise it returns false.
 func (t *typeFacts) appendPlanned(dst []byte, v any) ([]byte, bool) {
 	if t.plan == nil {
 		return dst, false
@@ -462,8 +463,8 @@ func (t *typeFacts) appendPlanned(dst []byte, v any) ([]byte, bool) {
 	return t.plan.append(dst, to.Elem()), true
 }
 
-// decodePlanned decodes b into v if v is a pointer to a struct with a plan that matches b. If it
-// returns true, b has all fields of v and no others.
+// decodePlanned decodes b into v if v is a pointer to a struct with a plan that matches b. If
+// decodePlanned returns true, b contains all fields of v and no others.
 func decodePlanned(b []byte, v any) bool {
 	if v == nil || len(b) == 0 {
 		return false

@@ -6,9 +6,9 @@ import (
 )
 
 // Raw passes bytes through unchanged. It encodes []byte, string, pointers to these, and types that
-// marshal themselves to binary. nil, a nil *[]byte, and a nil *string are encoded as no bytes.
-// Decode supports *[]byte, whose memory it reuses, *string, and encoding.BinaryUnmarshaler. It
-// performs no validation.
+// implement encoding.BinaryMarshaler. nil, a nil *[]byte, and a nil *string are encoded as no
+// bytes. Raw decodes into *[]byte, whose memory it reuses, *string, and encoding.BinaryUnmarshaler.
+// It does not validate the bytes.
 var Raw Codec = raw{}
 
 type raw struct{}
@@ -72,8 +72,8 @@ func (raw) Decode(b []byte, v any) error {
 		v, ErrType)
 }
 
-// rawUnmarshal calls a type's own decoder. Since the decoder may not have been written for
-// untrusted bytes, a panic is returned as an error.
+// rawUnmarshal decodes b with the UnmarshalBinary method of v. That method may not have been
+// written for untrusted bytes, so a panic is returned as an error.
 func rawUnmarshal(b []byte, v encoding.BinaryUnmarshaler) (err error) {
 	defer recoverDecode(v, &err)
 	if err := v.UnmarshalBinary(b); err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A shape describes a destination type for the budget. It identifies the places where the message
-// determines how much memory is allocated. It follows the rules by which msgpack selects fields and
-// decoders.
+// A shape describes the type of a destination. It identifies the places at which the message
+// determines how much memory is allocated, and follows the rules by which the msgpack package
+// selects fields and decoders.
 type shape struct {
 	kind shapeKind
 	typ  reflect.Type
@@ -29,25 +29,25 @@ type shape struct {
 	// names. It is nil if the values must be checked.
 	flat [][]byte
 
-	isTuple bool // the struct is encoded as an array
+	isTuple bool // reports whether the struct is encoded as an array
 
-	taught bool // the program has registered an encoder for the struct
+	taught bool // reports whether the program has registered an encoder for the struct
 
-	records bool // this shape is or contains a struct
-	exact   bool // this shape or a shape in it must be present
+	records bool // reports whether this shape is or contains a struct
+	exact   bool // reports whether this shape is or contains a struct or an array; see isExact
 
 	largest int64 // largest counted element in this shape, including nested ones; 0 if there is none
 	// dense is the memory that one value on the wire may cost in this shape, including nested ones.
 	// It is 0 if that is no more than the value itself.
 	dense int64
-	own   bool // a method of the type decodes it
+	own   bool // reports whether a method of the type decodes its values
 
-	low  int64  // integers from low to high fit all integers in this shape, including nested ones
-	high uint64 //
+	low  int64  // smallest integer that fits all integer types in this shape, including nested ones
+	high uint64 // largest such integer
 }
 
-// A place is a field and its index in the encoding order of its struct. The index is -1 for the
-// name of an embedded struct.
+// A place is a field of a struct and its index in the order of the encoding. The index is -1 for
+// the name of an embedded struct.
 type place struct {
 	*shape
 	index int
@@ -84,7 +84,7 @@ func compile(t reflect.Type) *shape {
 	return s
 }
 
-// A compiler holds the shapes that it has begun, because types may contain themselves.
+// A compiler holds the shapes that have been begun, because a type may contain itself.
 type compiler map[*schema.Type]*shape
 
 func (c compiler) compile(t *schema.Type) *shape {
@@ -132,7 +132,8 @@ func (c compiler) compile(t *schema.Type) *shape {
 	return s
 }
 
-// reach returns the largest counted size reachable from s.
+// reach returns the size of the largest counted element reachable from s, or 0 if there is none.
+// seen contains the shapes that have been examined.
 func (s *shape) reach(seen map[*shape]bool) int64 {
 	if s == nil || seen[s] {
 		return 0
@@ -145,7 +146,8 @@ func (s *shape) reach(seen map[*shape]bool) int64 {
 	return largest
 }
 
-// narrowest returns the range of integers that fits everything reachable from s.
+// narrowest returns the range of integers that fit every integer type reachable from s. seen
+// contains the shapes that have been examined.
 func (s *shape) narrowest(seen map[*shape]bool) (low int64, high uint64) {
 	low, high = math.MinInt64, math.MaxUint64
 	if s == nil || seen[s] || s.typ == nil || s.own {
@@ -165,8 +167,8 @@ func (s *shape) narrowest(seen map[*shape]bool) (low int64, high uint64) {
 	return low, high
 }
 
-// integers returns the range of integers that t can represent, exactly in the case of a float. For
-// a type of any other kind it returns the range of all integers.
+// integers returns the range of integers that t can represent, exactly if t is a float type. If t
+// is neither an integer type nor a float type, the range contains all integers.
 func integers(t reflect.Type) (low int64, high uint64) {
 	switch k := t.Kind(); {
 	case k >= reflect.Int && k <= reflect.Int64:
@@ -179,8 +181,8 @@ func integers(t reflect.Type) (low int64, high uint64) {
 	return math.MinInt64, math.MaxUint64
 }
 
-// pairCost is the maximum memory, in bytes, of a pair in a map. The smallest Go map has room for
-// eight pairs.
+// pairCost is an upper bound on the memory, in bytes, that one pair of a map may cost. The smallest
+// Go map has room for eight pairs.
 const pairCost = 400
 
 // densest returns an upper bound on the memory that one value on the wire may cost in the shapes
@@ -205,8 +207,8 @@ func (s *shape) densest(seen map[*shape]bool) int64 {
 	return most
 }
 
-// counted returns the memory of an element of type t in bytes, or 0 if its bytes on the wire always
-// justify it.
+// counted returns the size of an element of type t in bytes, or 0 if its bytes on the wire always
+// justify that size.
 func counted(t *schema.Type) int64 {
 	if t.Go.Implements(sparseType) || reflect.PointerTo(t.Go).Implements(sparseType) {
 		return 0
@@ -217,8 +219,8 @@ func counted(t *schema.Type) int64 {
 	return 0
 }
 
-// footprint returns the size of t plus that of the structs that it embeds by pointer, which are
-// allocated along with any of their fields.
+// footprint returns the size of t in bytes plus the sizes of the structs that t embeds by pointer,
+// which are allocated when any of their fields is decoded.
 func footprint(t *schema.Type, seen map[*schema.Type]bool) int64 {
 	size := int64(t.Go.Size())
 	if seen[t] {

@@ -38,7 +38,7 @@ func (packer) CheckType(t reflect.Type) error {
 	return w.check(schema.Of(t), t.String())
 }
 
-// A typeWalk holds the types that have been checked.
+// A typeWalk checks types for CheckType and holds the types that it has already checked.
 type typeWalk map[*schema.Type]bool
 
 func (w typeWalk) check(t *schema.Type, at string) error {
@@ -84,8 +84,8 @@ func (w typeWalk) check(t *schema.Type, at string) error {
 	return nil
 }
 
-// promoted returns the embedded field whose promoted encoder encodes the whole of a struct that has
-// other fields as well. It returns nil if there is none.
+// promoted returns the embedded field whose promoted method encodes a whole struct of type t, so
+// that the other fields are not sent. It returns nil if there is none.
 func promoted(t reflect.Type) *reflect.StructField {
 	if t.Kind() != reflect.Struct || t.NumField() < 2 {
 		return nil
@@ -120,8 +120,8 @@ func promoted(t reflect.Type) *reflect.StructField {
 	return nil
 }
 
-// fields checks the fields of a struct, and reports whether any field is encoded or is
-// intentionally omitted.
+// fields checks the fields of the struct type t, to which the path at leads. sent reports whether
+// any field is encoded or deliberately omitted with the tag "-".
 func (w typeWalk) fields(t *schema.Type, at string) (sent bool, err error) {
 	names := map[string]string{}
 	for i := range t.Fields {
@@ -155,7 +155,7 @@ func (w typeWalk) fields(t *schema.Type, at string) (sent bool, err error) {
 	return sent, nil
 }
 
-// registered reports whether an encoder for t was registered with the msgpack package.
+// registered reports whether the program has registered an encoder for t with the msgpack package.
 func registered(t reflect.Type) (yes bool) {
 	defer func() { // Marshal panics if there is no encoder for t
 		if recover() != nil {

@@ -50,7 +50,7 @@ type CallState struct {
 	Moved int64 // Call.Moved, or Flow.Bytes for a call with items
 	Size  int64
 	Items int64 // Flow.Items, for a call with items
-	In    bool  // Flow.In: this side receives the items
+	In    bool  // Flow.In: reports whether this side receives the items
 }
 
 // A MethodCount counts the events of one kind and RPC. Once there are 256 of them, all others are
@@ -90,16 +90,16 @@ func DecodeActivity(output []byte) (all []Activity, err error) {
 	return all, nil
 }
 
-// bucketsPerDoubling is the resolution of TimeBucket.
+// bucketsPerDoubling is the number of buckets of TimeBucket per doubling of the duration.
 const bucketsPerDoubling = 8
 
-// TimeBucket returns the number of the bucket that counts d. There are 8 buckets per doubling of
-// the duration. Bucket 0 counts durations of up to one nanosecond.
+// TimeBucket returns the number of the bucket in which d is counted. There are 8 buckets per
+// doubling of the duration. Bucket 0 contains durations of up to one nanosecond.
 func TimeBucket(d time.Duration) int {
 	return int(math.Ceil(bucketsPerDoubling * math.Log2(float64(max(d, 1)))))
 }
 
-// BucketTime returns the longest duration counted in a bucket.
+// BucketTime returns the longest duration that is counted in the given bucket; see TimeBucket.
 func BucketTime(bucket int) time.Duration {
 	return time.Duration(math.Exp2(float64(bucket) / bucketsPerDoubling))
 }

@@ -30,7 +30,7 @@ type Event struct {
 	Code     na.Code       // OK, a local code, or the code of the target's response
 	Text     string        // text of the error if Code is not OK
 	Trace    TraceID       // trace of the call; zero if none
-	Remote   bool          // Code is that of the target's response
+	Remote   bool          // reports whether Code is that of the target's response
 	Fate     na.Fate       // fate of the request
 	Queued   time.Duration // for a request, the time from its arrival until its handler began
 	Took     time.Duration // total duration
@@ -78,7 +78,7 @@ type Call struct {
 
 // A Flow is the progress of a call's items, as seen by one side.
 type Flow struct {
-	In    bool  // this side receives the items; otherwise it sends them
+	In    bool  // reports whether this side receives the items rather than sending them
 	Items int64 // number of items sent, or received by the program
 	Bytes int64 // encoded bytes of these items
 	// Waiting is the number of bytes waiting: at the sender, until the receiver accepts more; at

@@ -10,7 +10,7 @@ import (
 // its output is decoded by DecodeRPCs.
 const RPCsRPC = "hg/rpcs"
 
-// An RPC is an entry of the output of RPCsRPC.
+// An RPC describes one of the RPCs that RPCsRPC lists.
 type RPC struct {
 	Name   string
 	Codec  string // name of the codec
@@ -18,7 +18,7 @@ type RPC struct {
 	OneWay bool
 }
 
-// A listing is the output of RPCsRPC.
+// A listing is the decoded output of RPCsRPC.
 type listing struct {
 	RPCs  []RPC
 	Codes map[uint8]string
