@@ -48,9 +48,9 @@ func (c Caller) String() string { return c.Addr.Label() }
 // needsAuthorizer reports whether requests of rpc require a call of Config.Authorize.
 func (c *Class) needsAuthorizer(rpc *RPC) bool { return c.cfg.Authorize != nil }
 
-// tryProceed reports whether a request can continue now, either because it has been authorized and
-// its input is complete, or because beginHandler will refuse it for another reason. If it returns
-// false, the request has been refused, or it will continue once its input has been fetched.
+// tryProceed reports whether s can continue with its handler or with its refusal by beginHandler.
+// It calls the authorizer if necessary. If tryProceed returns false, the request has either been
+// refused, or continues once its input has been fetched.
 func (s *service) tryProceed() bool {
 	switch {
 	case s.allowed, !s.ctx.class.needsAuthorizer(s.rpc):
@@ -74,7 +74,7 @@ func (s *service) tryProceed() bool {
 }
 
 // askAuthorizer calls the authorizer and reports whether it allowed the request. If not,
-// askAuthorizer has refused the request.
+// askAuthorizer has already refused the request.
 func (s *service) askAuthorizer() (ok bool) {
 	r := s.request() // safe without s.mu: the request is held until its handler begins
 	from := r.Caller()
@@ -100,8 +100,8 @@ func (s *service) askAuthorizer() (ok bool) {
 	return true
 }
 
-// recordDenial counts a denied request and logs it with the caller's verified name, at most once
-// per second.
+// recordDenial counts a denied request. At most once per second it also logs one, with the verified
+// name of the caller.
 func (s *service) recordDenial(from Caller, why error) {
 	c := s.ctx
 	if skipped, ok := c.denials.Allow(c.nctx.Now()); ok {

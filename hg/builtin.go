@@ -21,13 +21,13 @@ const (
 	HealthRPC = "hg/health"
 )
 
-// SetReady sets the response to probes and HealthRPC: empty output if ready, which is the default,
-// or ErrNotReady otherwise. While the class is draining, the response is always ErrDraining.
-// SetReady does not block and is safe for concurrent use.
+// SetReady sets the response of HealthRPC and of the probes that peers send. If ready is true,
+// which is the default, the response is empty output, and otherwise it is ErrNotReady. While the
+// class is draining, the response is always ErrDraining. SetReady does not block.
 func (c *Class) SetReady(ready bool) { c.na.SetReady(ready) }
 
-// isReady implements hghook.IsReady. It reports whether c has contexts, SetReady(false) is not in
-// effect, and no context is draining.
+// isReady implements hghook.IsReady. It reports whether c has contexts, none of them is draining,
+// and the last call of SetReady, if any, passed true.
 func (c *Class) isReady() bool {
 	all := c.Contexts()
 	return len(all) > 0 && c.na.IsReady() && !slices.ContainsFunc(all, func(x *Context) bool { return x.nctx.Draining() })

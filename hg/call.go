@@ -65,7 +65,7 @@ type responseMemory struct {
 	fetched []byte       // the output, if it was pulled
 }
 
-// callState is the part of a call that every Forward resets.
+// callState holds the fields of a call that each Forward resets.
 type callState struct {
 	phase          fsmcheck.State // written only by setPhaseLocked
 	openParts      int            // number of parts (operation, loan, pull, and timer) that have not completed
@@ -165,7 +165,8 @@ func (k *call) tag() na.Tag {
 	return na.Tag(k.gen<<slotBits | uint64(k.slot))
 }
 
-// cancelPartsLocked cancels every part that has not completed. The caller must hold k.h.mu.
+// cancelPartsLocked cancels every part of the call that has not completed. The caller must hold
+// k.h.mu.
 func (k *call) cancelPartsLocked() {
 	k.op.Cancel()
 	if k.loan != nil {

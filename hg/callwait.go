@@ -11,13 +11,13 @@ import (
 
 // Call encodes in, forwards it, waits as Context.Wait does, and decodes the output into out unless
 // out is nil. The earlier of ctx's deadline and the timeout set by SetTimeout is sent with the
-// request. If ctx is done first, the call is canceled locally at once and the target is notified as
-// by Abandon. In every case the call has completed when Call returns, and the caller owns its
-// memory again.
+// request. If ctx is done first, the call is canceled locally without delay, and the target is
+// notified as by Abandon. The call has always completed when Call returns, and the caller then owns
+// the memory of in and out again.
 //
 // If the target has no free envelope, the request waits for one, regardless of
-// na.Config.OnNoCredit, and does not count toward na.Config.SendQueue. With WithNoWait the call
-// fails at once instead.
+// na.Config.OnNoCredit, and does not count toward na.Config.SendQueue. If ctx was derived from
+// WithNoWait, the call fails instead of waiting.
 //
 // The error matches exactly one of
 //
@@ -89,8 +89,8 @@ func (h *Handle) callAndDecode(
 	return h.decodeOutput(b, id, out)
 }
 
-// CallRaw is like Call for encoded input and output. out is valid until the next call on h or until
-// h is closed.
+// CallRaw is like Call, except that input and output are encoded by the program. out is valid until
+// the next call on h or until h is closed.
 func (h *Handle) CallRaw(ctx context.Context, in []byte) (out []byte, err error) {
 	left, hasty, err := h.readContext(ctx)
 	if err != nil {

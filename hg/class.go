@@ -51,14 +51,15 @@ func (c *Class) logger() *slog.Logger {
 	return slog.Default()
 }
 
-// NA returns the underlying class of package na. Its Shutdown does not wait for handlers; use
-// c.Shutdown instead.
+// NA returns the underlying class of package na. The caller must use c.Shutdown instead of the
+// Shutdown method of the na.Class, which does not wait for handlers.
 func (c *Class) NA() *na.Class { return c.na }
 
 // Addr returns the address of context 0, through which targets are reached.
 func (c *Class) Addr() na.Addr { return c.na.Addr() }
 
-// NewContext creates a context. Its ID is the number of contexts created before it.
+// NewContext creates a context. The first context of a class has ID 0, and each later one has the
+// next higher ID.
 func (c *Class) NewContext() (*Context, error) {
 	nctx, err := c.na.NewContext()
 	if err != nil {

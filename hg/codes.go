@@ -142,13 +142,13 @@ type RemoteError struct {
 	// its handler responded with Refuse.
 	Refused bool
 
-	byLibrary bool // Code was set by the library at the target, not by a handler
+	byLibrary bool // reports whether Code was set by the library at the target rather than by a handler
 	detail    []byte
 	codec     codec.Codec
 	codecID   uint8
 }
 
-// Error returns the target's text, or that of the code if the target sent none.
+// Error returns Text. If the target sent no text, it returns the text of Code.
 func (e *RemoteError) Error() string {
 	if e.Text == "" {
 		return "target: " + e.Code.Error()
@@ -156,8 +156,8 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Text
 }
 
-// nameMethod adds the method's name to the text of an ErrNoMethod refusal. The target knows only
-// the hash of the name.
+// nameMethod prepends the method's name to the text of an ErrNoMethod refusal by peer. The target
+// cannot do so, because it receives only the hash of the name.
 func (e *RemoteError) nameMethod(method string, peer na.Addr) {
 	said := e.Text
 	e.Text = fmt.Sprintf("method %s is not served by %s", method, peer.Label())
@@ -223,9 +223,14 @@ func (e *RemoteError) As(target any) bool {
 	return ok
 }
 
-// CodeOf returns the code of err. It returns OK for nil, the code of a handler (64 to 255), the
-// code with which the library at the target refused the request (see [RemoteError.Is]), ErrRemote
-// for other errors of a target, and ErrIO for an error without a code.
+// CodeOf returns the code of err:
+//
+//   - OK if err is nil;
+//   - the code of a handler, from 64 to 255;
+//   - the code with which the library at the target refused the request (see [RemoteError.Is]);
+//   - ErrRemote for any other error of a target;
+//   - a local code for a failure on this side;
+//   - ErrIO if err has no code.
 func CodeOf(err error) Code {
 	code := na.CodeOf(err)
 	if code == ErrRemote {

@@ -23,59 +23,63 @@ type Config struct {
 	// MaxOutput limits the encoded output of a call, in bytes, at both the origin and the target.
 	// Zero means 64 MiB.
 	MaxOutput int64
-	// MaxLent limits the bytes of input and output larger than one message that a context lends to
-	// its peers at a time. Zero means 1 GiB. Forward and Respond fail with ErrAgain if they would
-	// exceed it. Responses to any one session may use at most three quarters of the part that the
-	// other sessions leave, except for the session's first response. This prevents an origin that
-	// does not fetch its responses from exhausting the limit.
+	// MaxLent limits the number of bytes of input and output larger than one message that a context
+	// may have lent to its peers at any time. Zero means 1 GiB. Forward and Respond fail with
+	// ErrAgain if they would exceed the limit. Responses to one session may use at most three
+	// quarters of the part that the other sessions leave, except for the first response of the
+	// session. This prevents an origin that does not fetch its responses from exhausting the limit.
 	MaxLent int64
-	// MaxPulled limits the bytes of such input and output that a context fetches from its peers at
-	// a time. Zero means 1 GiB. If it is exceeded, a request is answered, or a call completes, with
-	// ErrAgain. Requests of any one session may use at most three quarters of the part that the
-	// other sessions leave, except for the session's first request. This prevents an origin that
-	// lends input and then stalls from exhausting the limit. Responses of up to 64 KiB that arrive
-	// inline may use up to another quarter of MaxPulled.
+	// MaxPulled limits the number of bytes of input and output larger than one message that a
+	// context may be fetching from its peers at any time. Zero means 1 GiB. A request or a call
+	// that would exceed the limit fails with ErrAgain. Requests of one session may use at most
+	// three quarters of the part that the other sessions leave, except for the first request of the
+	// session. This prevents an origin that lends input and then stalls from exhausting the limit.
+	// Responses of up to 64 KiB that arrive inline may use another quarter of MaxPulled.
 	MaxPulled int64
-	// MaxActive limits the active requests of a context, those whose handlers have begun and that
-	// have not completed. Zero means 1024. Further requests wait, each in its envelope, until
-	// another one completes. If the limit is small, handlers that wait for calls which in turn need
-	// a handler in this context can deadlock. Requests with streams of items and probes (PingRPC,
-	// HealthRPC) neither count nor wait. Requests with a Reader or a Writer of package qs do both.
+	// MaxActive limits the number of active requests of a context. A request is active from the
+	// time its handler begins until the request completes. Zero means 1024. Further requests wait,
+	// each in its envelope, until an active one completes. If the limit is small, handlers can
+	// deadlock if they wait for calls that in turn need a handler in this context. Requests with
+	// streams of items and probes (PingRPC and HealthRPC) are not counted and do not wait. Requests
+	// with a Reader or a Writer of package qs are counted and wait.
 	//
 	// A waiting request that has a deadline is refused when an eighth of its time is left, but no
 	// less than 1 ms and no more than 250 ms. It fails with ErrTimeout and a text that names the
 	// limit. The same applies to a request that was passed to Dispatch but has not been run.
 	MaxActive int
-	// MaxActivePerPeer limits the active requests of one session, as defined above. Zero means 128.
+	// MaxActivePerPeer limits the number of active requests of one session; see MaxActive. Zero
+	// means 128.
 	MaxActivePerPeer int
-	// MaxStreams limits the requests of a context that have streams and have not completed,
-	// excluding those of a Reader or a Writer of package qs. Zero means 4096. Further requests are
-	// refused at once with ErrExhausted, since streams may stay open forever.
+	// MaxStreams limits the number of requests of a context that have streams and have not
+	// completed. Requests with a Reader or a Writer of package qs are not counted. Zero means 4096.
+	// Further requests are refused immediately with ErrExhausted, since streams may stay open
+	// indefinitely.
 	MaxStreams int
-	// MaxStreamsPerPeer limits the requests of one session that have streams, as defined above.
-	// Zero means 2048.
+	// MaxStreamsPerPeer limits the number of such requests of one session; see MaxStreams. Zero
+	// means 2048.
 	MaxStreamsPerPeer int
 	// Authorize, if not nil, is called before any handler of this class runs: in Request.Run if
 	// Dispatch is set, and in Trigger otherwise. It may block; see [Authorizer] for the
 	// consequences.
 	Authorize Authorizer
-	// AuthorizeQuick declares that Authorize does not block and takes only microseconds. With
-	// Dispatch, Authorize is then called in Trigger for Inline RPCs, before the request is
+	// AuthorizeQuick declares that Authorize never blocks and returns within microseconds. If
+	// Dispatch is also set, Authorize is called in Trigger for Inline RPCs, before the request is
 	// admitted, and their handlers run there. Without AuthorizeQuick, the Inline RPCs of a class
-	// that has an authorizer are dispatched. If Authorize blocks anyway, it delays everything else
-	// that Trigger has to run.
+	// that has an authorizer are dispatched. If Authorize blocks despite the declaration, it delays
+	// everything else that Trigger runs.
 	AuthorizeQuick bool
-	// Logger receives failures that are not returned as errors: panics, errors returned by handlers
-	// after they have responded, and detached requests without a response. It also receives the
-	// logs of the lower layers, unless NA.Logger is set. If nil, slog.Default() is used.
+	// Logger receives failures that are not returned as errors: panics, errors that handlers return
+	// after they have responded, and detached requests that remain unanswered for a minute. It also
+	// receives the logs of the lower layers, unless NA.Logger is set. If Logger is nil,
+	// slog.Default() is used.
 	Logger *slog.Logger
 	// Observe, if not nil, is called when a call, request, or transfer completes. It is called in
-	// Trigger, in Request.Run, or in the Call that waited, possibly from several goroutines
-	// concurrently. It must not block, and must not retain e, which is reused after Observe
-	// returns.
+	// Trigger, in Request.Run, or in a Call that waited for completion, possibly from several
+	// goroutines concurrently. It must not block, and must not retain e, which is reused after
+	// Observe returns.
 	Observe func(e *inspect.Event)
-	// Reflect allows peers to list the registered RPCs. [inspect.RPCsRPC] is served, and the error
-	// for an unknown RPC suggests other names.
+	// Reflect allows peers to list the registered RPCs. If it is true, the class serves
+	// [inspect.RPCsRPC], and the error for an unknown RPC suggests other names.
 	Reflect bool
 	// Dispatch, if not nil, is called in Trigger instead of handlers that are not RPC.Inline. It
 	// must not block, and must arrange for exactly one call of r.Run, on any goroutine. A request

@@ -52,10 +52,10 @@ type Stats struct {
 	Handles int64 // number of open handles and incomplete requests
 	Lent    int64 // bytes of input and output lent to peers
 	Pulled  int64 // bytes of input and output being fetched from peers
-	Inline  int64 // number of inputs and outputs longer than an envelope that were sent with their message
+	Inline  int64 // number of inputs and outputs longer than an envelope that were sent rather than lent
 	Loans   int64 // number of inputs and outputs that were lent
-	// NoRoom is the part of Loans that was lent because the peer had granted no room, or because
-	// the origin does not accept inline bodies.
+	// NoRoom is the number of inputs and outputs, among those in Loans, that were lent because the
+	// peer had reserved no memory for them or because the origin does not accept inline bodies.
 	NoRoom  int64
 	Dropped int64 // number of one-way requests that were not served; their origins receive no error
 	Queued  int   // number of callbacks and handlers in Trigger's queue
@@ -81,9 +81,9 @@ func newContext(cls *Class, nctx *na.Context) *Context {
 // Class returns the class that created c.
 func (c *Context) Class() *Class { return c.class }
 
-// NA returns the underlying context of package na. Use the Trigger and Shutdown methods of c
-// instead of those of NA, which do not batch the messages that callbacks send and do not wait for
-// calls and handlers.
+// NA returns the underlying context of package na. The caller must use the Trigger and Shutdown
+// methods of c rather than those of the na.Context. The latter do not batch the messages that
+// callbacks send and do not wait for calls and handlers.
 func (c *Context) NA() *na.Context { return c.nctx }
 
 // ID returns the target ID by which origins reach c.
@@ -98,25 +98,25 @@ func (c *Context) Now() time.Duration { return c.nctx.Now() }
 // OnFault registers fn to be called in Trigger when the session with a peer is lost, until remove
 // is called. If many sessions are lost, peer may be zero. Operations in flight with the peer
 // complete with ErrPeerLost regardless of fn, and their callbacks may run before or after fn. fn
-// should not cancel calls, because a Cancel may affect the next call of a handle. See
+// must not cancel calls, because Cancel might cancel the next call of a handle. See
 // [na.Context.OnFault].
 func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
 	return c.nctx.OnFault(fn)
 }
 
-// Progress moves bytes until something is ready for Trigger or the timeout expires. A negative
-// timeout means no limit, and zero polls once. Progress runs no callbacks. It returns nil if
-// something may be ready, an error that matches os.ErrDeadlineExceeded if nothing happened, and an
-// error that matches ErrClosed once c is closed and drained. While something is queued it returns
-// immediately. A loop that only calls Progress therefore spins until another goroutine calls
-// Trigger.
+// Progress moves bytes until something is ready for Trigger or the timeout expires. It runs no
+// callbacks. A negative timeout means no limit, and zero polls once. Progress returns nil if
+// something may be ready, an error that matches os.ErrDeadlineExceeded if the timeout expired, and
+// an error that matches ErrClosed once c is closed and drained. While something is queued, Progress
+// returns immediately, so a goroutine that calls it in a loop spins until Trigger is called.
 func (c *Context) Progress(timeout time.Duration) error { return c.nctx.Progress(timeout) }
 
-// Trigger runs queued callbacks and handlers and returns the number it ran. It runs at most max of
-// them or, if max is not positive, as many as are queued when it begins. It may be called from
-// several goroutines concurrently, and from within a callback.
+// Trigger runs queued callbacks and handlers and returns the number that it ran. If max is
+// positive, it runs at most max of them, and otherwise as many as are queued when it begins.
+// Trigger may be called from several goroutines concurrently and from within a callback.
 //
-// Messages sent by the callbacks of one Trigger are batched, provided that the callbacks are quick.
+// Messages that callbacks send during one Trigger are batched, provided that the callbacks return
+// quickly.
 func (c *Context) Trigger(max int) int {
 	c.nctx.Upper().Flush()
 	c.logOverdue()
@@ -167,8 +167,8 @@ func (c *Context) Lookup(text string, cb LookupFunc) (*Lookup, error) {
 	return l, nil
 }
 
-// Cancel cancels the lookup, unless it has completed. It does not block. In every case the callback
-// runs exactly once.
+// Cancel cancels the lookup. It does nothing if the lookup has completed. Cancel does not block.
+// The callback runs exactly once in both cases.
 func (l *Lookup) Cancel() { l.op.Cancel() }
 
 func (l *Lookup) onEnded(_ *na.Op, r na.Result) {

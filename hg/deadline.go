@@ -58,9 +58,9 @@ func (h *Handle) SetTimeout(d time.Duration) {
 }
 
 // Abandon cancels the call in flight and notifies the target. The target destroys a request whose
-// handler has not begun, and cancels the context of a running handler. Like Cancel, Abandon does
-// not block, and the notification may be lost; Withdraw waits for a response. Abandon may be called
-// at any time, and does nothing if no call is in flight.
+// handler has not begun, and cancels the context of a running handler. Abandon does not block. The
+// notification may be lost; Withdraw, in contrast, waits for a response from the target. Abandon
+// may be called at any time, and does nothing if no call is in flight.
 func (h *Handle) Abandon() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +79,7 @@ func (k *call) abandonLocked(why na.Code) {
 	k.endLocallyLocked(why)
 }
 
-// maxTimeout limits the timeout of a call, so that adding it to a time cannot overflow.
+// maxTimeout limits the timeout of a call, so that adding the timeout to a time cannot overflow.
 const maxTimeout = math.MaxInt64 / 4
 
 // setDeadlineLocked sets the deadline of a call. It returns false if limit is negative, which means

@@ -148,14 +148,15 @@ func (h *Handle) ID() ID { return h.id }
 // Name returns the RPC's name.
 func (h *Handle) Name() string { return h.rpc.Name }
 
-// SetData stores an arbitrary value in the handle. Access to it is not synchronized.
+// SetData stores an arbitrary value in the handle. SetData and Data must not be called
+// concurrently.
 func (h *Handle) SetData(v any) { h.data = v }
 
-// Data returns the value stored by SetData.
+// Data returns the value stored by SetData, or nil if there is none.
 func (h *Handle) Data() any { return h.data }
 
-// Close closes the handle, which then makes no further calls. A call in flight continues, and its
-// callback runs. Close does not block. A second Close returns an error that matches ErrClosed.
+// Close closes the handle. Forward then fails. A call in flight continues, and its callback runs.
+// Close does not block. A second Close returns an error that matches ErrClosed.
 func (h *Handle) Close() error {
 	h.mu.Lock()
 	was := h.closed
@@ -185,9 +186,9 @@ func (h *Handle) releaseHold() {
 	c.handles.Add(-1)
 }
 
-// Cancel cancels the call in flight. It waits for no message and never blocks. It does nothing if
-// no call is in flight. The callback still runs exactly once, with the result if the complete
-// response arrived before the cancellation, and with ErrCanceled otherwise.
+// Cancel cancels the call in flight. It never blocks and does not wait for the target. It does
+// nothing if no call is in flight. The callback still runs exactly once. Its error is ErrCanceled,
+// unless the complete response arrived before the cancellation.
 func (h *Handle) Cancel() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

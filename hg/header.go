@@ -24,9 +24,9 @@ const (
 	streamAt = requestSize
 	maxSize  = 1<<48 - 1
 
-	// Later releases may append fields. The header contains the number of 8-byte words appended to
-	// it. A release that does not know these fields skips them, unless the mustUnderstand bit is
-	// set.
+	// Later releases may append fields to a header. The header contains their number, which counts
+	// words of 8 bytes. A release that does not know these fields skips them, unless the
+	// mustUnderstand bit is set.
 	fieldSize      = 8
 	mustUnderstand = 128
 

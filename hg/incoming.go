@@ -10,10 +10,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Request is a request at its target. It is a small value that may be copied freely, is safe for
-// concurrent use, and needs no closing. It refers to a record by generation. Once the request has
-// been answered and its handler has returned, the methods of all copies return na.ErrAnswered or
-// zero values, even if the record is serving another request by then.
+// A Request is a request at its target. It is a small value that may be copied, is safe for
+// concurrent use, and need not be closed. Once the request has been answered and its handler has
+// returned, the methods of all copies return na.ErrAnswered or zero values.
 type Request struct {
 	s   *service
 	gen uint64
@@ -42,8 +41,8 @@ func endedError(op string) error {
 	return misuseError(op, "", na.Addr{}, na.ErrAnswered, "the request has ended")
 }
 
-// Input decodes the request's input into v. If a handler returns Input's error, the response is
-// ErrBadInput. The error matches na.ErrAnswered if the request has been answered.
+// Input decodes the request's input into v. If a handler returns the error of Input, the response
+// is ErrBadInput. The error matches na.ErrAnswered if the request has been answered.
 func (r Request) Input(v any) error {
 	b, rpc, err := r.inputRaw()
 	if err != nil {
@@ -174,7 +173,7 @@ func (r Request) SetData(v any) {
 	}
 }
 
-// Data returns the value stored by SetData.
+// Data returns the value stored by SetData, or nil if there is none.
 func (r Request) Data() (v any) {
 	if s, ok := r.lockService(); ok {
 		defer s.mu.Unlock()

@@ -14,10 +14,10 @@ import (
 )
 
 // Calls returns the calls, requests, and transfers of c that are in flight, oldest first. It is
-// safe for concurrent use. It does not include requests that are waiting for Trigger, which
-// Stats.Queued counts. Unless Config.Observe is set, the age of a request that arrived before the
-// first call of Calls is measured from that call. The only overhead for calls is that the arrival
-// time of requests is recorded once Calls has been called.
+// safe for concurrent use. Requests that are waiting for Trigger are not included, but Stats.Queued
+// counts them. Unless Config.Observe is set, the age of a request that arrived before the first
+// call of Calls is measured from that call. Once Calls has been called, the arrival time of each
+// request is recorded. There is no other overhead for calls.
 func (c *Context) Calls() (all []inspect.Call) {
 	c.seen.watch(c)
 	for _, o := range c.allOpen() {

@@ -32,9 +32,10 @@ const (
 	KeyMeta = "qs-key"
 )
 
-// With returns m with the value of name added or replaced. A name consists of 1 to 63 of the
-// characters a-z, 0-9, '.' and '-', and must not begin with "qs-" unless it is KeyMeta. The error
-// matches ErrInvalid for any other name, and ErrOverflow if m would exceed its limits.
+// With returns a copy of m in which the entry with the given name is added or replaced. A name
+// consists of 1 to 63 of the characters a-z, 0-9, '.' and '-', and must not begin with "qs-" unless
+// it is KeyMeta. The error matches ErrInvalid for any other name, and ErrOverflow if m would exceed
+// its limits.
 func (m Metadata) With(name, value string) (Metadata, error) {
 	switch {
 	case !isValidName(name):
@@ -117,7 +118,7 @@ func isValidName(name string) bool {
 // IsZero reports whether m is empty.
 func (m Metadata) IsZero() bool { return len(m.b) == 0 }
 
-// Get returns the value of name.
+// Get returns the value of the entry with the given name. ok is false if there is none.
 func (m Metadata) Get(name string) (value string, ok bool) {
 	for other, v := range m.All() {
 		if other == name {
@@ -127,7 +128,7 @@ func (m Metadata) Get(name string) (value string, ok bool) {
 	return "", false
 }
 
-// All returns an iterator over the names and values, in the order in which they were added.
+// All returns an iterator over the names and values of m, in the order in which they were added.
 func (m Metadata) All() iter.Seq2[string, string] {
 	return func(yield func(name, value string) bool) {
 		for rest := m.b; len(rest) > 0 && rest[0] != 0; {

@@ -20,25 +20,25 @@ import (
 type ID uint64
 
 // A Handler serves a request at the target. It runs in Trigger or, if Config.Dispatch is set, in
-// [Request.Run]. It responds with r.Respond, or returns an error, which then is the response. A
-// panic also results in an error response. If the handler returns nil without having responded or
-// called r.Detach, the response is na.ErrNoResponse. An error returned after a response is logged
-// and counted (Stats.Late). A handler may block and may call any function; it only delays the
-// Trigger or Run that runs it.
+// [Request.Run]. It responds with r.Respond, or returns an error, which is then the response. A
+// panic also results in an error response. If the handler returns nil without having called
+// r.Respond or r.Detach, the response is na.ErrNoResponse. An error returned after a response is
+// logged and counted in Stats.Late. A handler may block and may call any function. While it blocks,
+// the Trigger or Run that called it does not return.
 type Handler func(r Request) error
 
-// An RPC describes an RPC for RegisterRPC.
+// An RPC holds the name, the handler, and the options of an RPC for RegisterRPC.
 type RPC struct {
 	Name string
 	// Handler serves the RPC. It is nil if this process only calls the RPC.
 	Handler Handler
-	// OneWay means that there is no response, and a call completes when its request has been sent.
-	// Origin and target must agree.
+	// OneWay declares that the RPC has no response. A call then completes when its request has been
+	// sent. Origin and target must set the same value.
 	OneWay bool
-	// Inline makes the handler run in Trigger even if Config.Dispatch is set. It is intended for
-	// handlers that never block. For each RPC, the first invocation that takes more than 10 ms is
-	// logged. With Config.Authorize, which may block, requests are dispatched anyway, unless
-	// Config.AuthorizeQuick is set.
+	// Inline makes the handler run in Trigger even if Config.Dispatch is set. The handler must not
+	// block. For each RPC, the first invocation that takes more than 10 ms is logged. If
+	// Config.Authorize, which may block, is set, requests are dispatched anyway, unless
+	// Config.AuthorizeQuick is set as well.
 	Inline bool
 	// Codec encodes input and output. If nil, Config.Codec is used. Origin and target must agree; a
 	// request encoded with another codec is refused.
@@ -90,11 +90,11 @@ func (c *Class) Register(name string, handler Handler) (ID, error) {
 	return c.RegisterRPC(RPC{Name: name, Handler: handler})
 }
 
-// RegisterRPC registers an RPC with all options. An RPC that is registered without a handler may be
-// registered again with one, which replaces the entry atomically without affecting concurrent
-// calls. The error matches na.ErrExists if the name is already registered in any other case, or if
-// another name has the same ID (the text contains both names). It matches ErrInvalid if an option
-// is out of range.
+// RegisterRPC registers an RPC with all options. If the name is registered without a handler,
+// RegisterRPC may register it again with one. This replaces the entry atomically and does not
+// affect concurrent calls. The error matches na.ErrExists if the name is already registered in any
+// other case, or if another name has the same ID (the text contains both names). It matches
+// ErrInvalid if an option is out of range.
 func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 	if rpc.Name == "" || len(rpc.Name) > 255 {
 		return 0, fmt.Errorf("hg: register: name has %d bytes, want 1 to 255: %w", len(rpc.Name), ErrInvalid)

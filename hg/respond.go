@@ -378,9 +378,9 @@ const maxTries = 16
 // na.Config.Eager.
 const minMessage = 256
 
-// Cancel cancels the response in flight, which is not sent unless that has already happened. It
-// waits for no message and never blocks. The callback still runs exactly once, with ErrCanceled if
-// the cancellation succeeded.
+// Cancel cancels the response in flight, unless it has already been sent. It never blocks and does
+// not wait for the origin. The callback still runs exactly once, with ErrCanceled if the response
+// was not sent.
 func (r Request) Cancel() {
 	s, ok := r.lockService()
 	if !ok {

@@ -14,33 +14,33 @@ import (
 // maxOpen limits the number of entries in ShutdownError.Open.
 const maxOpen = 32
 
-// detachedGrace is how long detached requests may remain unanswered after the contexts of handlers
-// have been canceled, before Shutdown answers them.
+// detachedGrace is how long Shutdown waits, after it has canceled the contexts of handlers, before
+// it responds to detached requests that have not been answered.
 const detachedGrace = 200 * time.Millisecond
 
 // closeGrace is how long a successful Shutdown waits for goroutines to close the handles of
 // completed calls.
 const closeGrace = 200 * time.Millisecond
 
-// A ShutdownError reports the work that Shutdown canceled and the objects that the program left
-// open.
+// A ShutdownError is returned by Shutdown if it canceled work or if the program left objects open.
+// It counts both.
 type ShutdownError struct {
-	Calls     int // calls that completed with ErrClosed
-	Responses int // responses that had not been sent
-	// Streams counts streams of calls, handlers, and responses that had not ended or had unsent
-	// data.
+	Calls     int // number of calls that completed with ErrClosed
+	Responses int // number of responses that had not been sent
+	// Streams is the number of streams of calls, handlers, and responses that had not ended or had
+	// unsent data.
 	Streams int
-	// Transfers counts gets and puts of this process, and of peers in its memory. A large one
-	// counts as several chunks.
+	// Transfers is the number of gets and puts in progress, both those of this process and those of
+	// peers in its memory. A large get or put counts as several chunks.
 	Transfers int
-	Leases    int   // bodies of calls that peers had not returned
-	Handlers  int   // requests whose handlers were active when the wait ended, or have not completed
-	Handles   int   // handles that were not closed
-	Regions   int64 // registered memory regions: bulk handles that were not closed
-	Callbacks int64 // callbacks that have not returned
-	// Unconfirmed counts one-way calls and responses that were sent but not acknowledged by their
-	// peers. It includes one-way calls to peers lost at any time, and every message that was
-	// unacknowledged at the end.
+	Leases    int   // number of lent inputs and outputs that peers had not returned
+	Handlers  int   // number of requests whose handlers were active when Shutdown stopped waiting or have not returned
+	Handles   int   // number of handles that were not closed
+	Regions   int64 // number of registered memory regions, which are bulk handles that were not closed
+	Callbacks int64 // number of callbacks that have not returned
+	// Unconfirmed is the number of one-way calls and responses that were sent but not acknowledged
+	// by their peers. It includes one-way calls to peers that were lost at any time, and every
+	// message that was unacknowledged at the end.
 	Unconfirmed int
 	// Open describes the handlers and handles counted above and the peers of the unconfirmed
 	// messages. It contains the first 32 descriptions, handlers and handles first.
@@ -203,9 +203,10 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	return left
 }
 
-// awaitOpen waits, after a shutdown that canceled nothing, for other goroutines to close the
-// handles of completed calls and to free the memory that they lent. It waits at most closeGrace. In
-// the simulator it does not wait, because no other goroutine would run during the wait.
+// awaitOpen waits for other goroutines to close the handles of completed calls and to free the
+// memory that they lent. It is called after a shutdown that canceled nothing, and waits at most
+// closeGrace. In the simulator it does not wait, because no other goroutine would run during the
+// wait.
 func awaitOpen(contexts []*Context, regions func() int64) {
 	if len(contexts) == 0 || contexts[0].nctx.Scheduled() {
 		return
@@ -221,8 +222,8 @@ func awaitOpen(contexts []*Context, regions func() int64) {
 	}
 }
 
-// isIdle reports whether nothing is in flight except notifications of lost sessions. Data that a
-// handler has written to a stream is in flight until it has been sent.
+// isIdle reports whether nothing is in flight. Notifications of lost sessions are not counted. Data
+// that a handler has written to a stream is in flight until it has been sent.
 func (c *Context) isIdle() bool {
 	for c.starting.Load() > 0 { // a call begun before Drain is counted by Live once it has started
 		runtime.Gosched()

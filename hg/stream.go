@@ -120,20 +120,21 @@ func (s *Stream) CloseWrite() { s.end.CloseWrite() }
 // written data. The text is truncated to 512 bytes.
 func (s *Stream) Fail(code Code, text string) { s.end.Fail(code, text) }
 
-// Next returns the next bytes to read, some or all of those that have arrived, without copying
-// them. They are valid until Release. The error is ErrAgain if no bytes have arrived, io.EOF after
-// the last byte, or, after the data that had arrived, the reason why the stream has ended. A Reset
-// on this side discards that data.
+// Next returns bytes that have arrived, without copying them. They are valid until they are
+// released with Release. The error is ErrAgain if no bytes have arrived, and io.EOF after the last
+// byte. If the stream has ended otherwise, the error is the reason, which Next returns after the
+// data that had arrived. A Reset on this side discards that data.
 func (s *Stream) Next() ([]byte, error) {
 	b, err := s.end.Next()
 	return b, s.explainError(err)
 }
 
-// Release ends the use of the first n bytes returned by Next, and allows the sender to send n more.
+// Release releases the first n bytes returned by Next, which the caller must no longer use, and
+// allows the sender to send n more.
 func (s *Stream) Release(n int) { s.end.Release(n) }
 
-// Expect announces, at the receiver, that about n bytes will arrive. The window then starts at that
-// size, as far as there is room, instead of growing as data arrives. Expect is a hint. It does not
+// Expect announces that the receiver, which calls it, expects about n bytes. The window then starts
+// at that size, if there is enough memory, instead of growing as data arrives. Expect does not
 // block, and does nothing once the stream has ended.
 func (s *Stream) Expect(n int64) { s.end.Expect(n) }
 
@@ -151,9 +152,9 @@ func (s *Stream) reset(why error) {
 	s.noteEnd(why)
 }
 
-// Close ends the program's use of the stream. Data written before CloseWrite is still sent. A
-// stream that has not ended is reset with ErrCanceled. Streams are closed automatically by the next
-// Forward or Close of the handle, or when the request ends.
+// Close closes this end of the stream. Data written before CloseWrite is still sent. A stream that
+// has not ended is reset with ErrCanceled. Streams are closed automatically by the next Forward or
+// Close of the handle, or when the request ends.
 func (s *Stream) Close() {
 	s.OnReady(nil)
 	s.closeWith(errStreamClosed)
@@ -196,7 +197,7 @@ func (s *Stream) explainError(err error) error {
 	return err
 }
 
-// Begun reports whether the request of the stream has been sent.
+// Begun reports whether the request to which the stream belongs has been sent.
 func (s *Stream) Begun() bool { return s.end.Begun() }
 
 // Moved returns the number of bytes that have been sent or received. A call whose streams have

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Wait drives c, or sleeps while another goroutine does, until done returns true, ctx is done, or c
-// is closed and drained. It returns nil, the cause of ctx, or ErrClosed, respectively. Wait runs
-// queued callbacks and handlers, including those of other goroutines, one at a time on the calling
-// goroutine, and calls done after each. If Config.Dispatch is set, the only handlers it runs are
-// Inline ones. Wait may be called within a callback or handler.
+// Wait blocks until done returns true, ctx is done, or c is closed and drained. It returns nil, the
+// cause of ctx, or ErrClosed, respectively. While it waits, it drives c, or sleeps if another
+// goroutine drives c. Wait runs queued callbacks and handlers, including those of other goroutines,
+// one at a time on the calling goroutine, and calls done after each. If Config.Dispatch is set, the
+// only handlers that it runs are Inline ones. Wait may be called within a callback or handler.
 //
-// The program must call Wake when done becomes true. done must be quick, may be called from any
-// waiting goroutine, and must not acquire a lock that is held during a call into this module.
+// The program must call Wake when done becomes true. done must be quick and must not acquire a lock
+// that is held during a call into this module. It may be called from any waiting goroutine.
 func (c *Context) Wait(ctx context.Context, done func() bool) error { return c.WaitFor(ctx, -1, done) }
 
 // WaitFor is like Wait, but returns ErrTimeout once the timeout expires, as measured by Now. A
@@ -29,8 +29,9 @@ func (c *Context) WaitFor(ctx context.Context, timeout time.Duration, done func(
 	return ErrTimeout
 }
 
-// Sleep drives c for the duration d, as measured by Now, which is virtual time in a simulator. It
-// then returns nil. It returns the cause of ctx if ctx is done first, and ErrClosed as Wait does.
+// Sleep drives c for the duration d, as measured by Now, and returns nil. In a simulator that is
+// virtual time. If ctx is done first, Sleep returns the cause of ctx. If c is closed and drained,
+// it returns ErrClosed.
 func (c *Context) Sleep(ctx context.Context, d time.Duration) error {
 	err := c.loop.Wait(ctx, max(d, 0), func() bool { return false })
 	if err == os.ErrDeadlineExceeded { // compared with ==, because a cause of ctx may match it
@@ -39,8 +40,9 @@ func (c *Context) Sleep(ctx context.Context, d time.Duration) error {
 	return err
 }
 
-// Wake wakes every goroutine in Wait, each of which then calls done again. It also makes one
-// Progress return nil: the one that is sleeping now, or otherwise the next. Wake does not block.
+// Wake wakes every goroutine in Wait, each of which then calls done again. It also makes one call
+// of Progress return nil, which is either the call that is sleeping or the next call. Wake does not
+// block.
 func (c *Context) Wake() {
 	c.nctx.Wake()
 }

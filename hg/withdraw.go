@@ -83,14 +83,15 @@ type withdrawal struct {
 }
 
 // Withdraw withdraws the request of the call in flight, provided that its handler has not begun.
-// Unlike Cancel it waits for a response from the target and passes the outcome to cb. If the
-// outcome is Withdrawn, it is certain that the handler did not run. cb is called in Trigger exactly
-// once. The call's own callback also runs, before or after cb. Withdraw does not block.
+// Unlike Cancel, it obtains a response from the target. Withdraw does not block: cb is called in
+// Trigger, exactly once, with the outcome. If the outcome is Withdrawn, it is certain that the
+// handler did not run. The call's own callback also runs, before or after cb.
 //
-// A positive timeout limits the wait. When it expires, the result is Indeterminate and the call is
-// canceled. If Withdraw is called several times before the call's callback runs, all of these calls
-// get the same result, and the shortest of their timeouts applies. The error matches ErrClosed if h
-// is closed, or if its context is closed and drained. In that case cb is not called.
+// A positive timeout limits the wait for the target. When it expires, the result is Indeterminate
+// and the call is canceled. If Withdraw is called several times before the call's callback runs,
+// all of these calls get the same result, and the shortest of their timeouts applies. The error
+// matches ErrClosed if h is closed, or if its context is closed and drained. In that case cb is not
+// called.
 func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 	k := h.call
 	h.mu.Lock()
