@@ -69,15 +69,15 @@ type responseMemory struct {
 type callState struct {
 	phase          fsmcheck.State // written only by setPhaseLocked
 	openParts      int            // number of parts (operation, loan, pull, and timer) that have not completed
-	canceling      bool           // the call was canceled or abandoned by this process
+	canceling      bool           // reports whether the call was canceled or abandoned by this process
 	cancelCode     na.Code        // error code of the call; valid if canceling
-	abandonPending bool           // the target has yet to be notified of the cancellation
+	abandonPending bool           // reports whether the target has yet to be notified of the cancellation
 	begun          time.Duration
 	deadline       na.Deadline
 	timerRuns      bool // timerOp is running and counted in openParts
 	callback       ForwardFunc
 	hasWaiter      bool // a goroutine waits on Handle.waiter; there is no callback
-	endPostponed   bool // completion of the call is in Trigger's queue
+	endPostponed   bool // reports whether completion of the call is in Trigger's queue
 
 	responseMemory
 	room int // size class of the room reserved for the response; 0 if none
@@ -86,14 +86,14 @@ type callState struct {
 
 	bodyBeside []byte // the input, if it is sent separately from the message
 
-	opRunning  bool        // op has been posted and has not completed
+	opRunning  bool        // reports whether op has been posted and has not completed
 	opResult   na.Result   // result of op; valid once it has completed
 	loanResult na.Result   // result of the loan of a one-way call, if it failed
 	withdrawal *withdrawal // first Withdraw of this call, or nil
 	answer     response
-	isParsed   bool   // answer is valid
+	isParsed   bool   // reports whether answer is valid
 	meta       []byte // metadata of answer
-	isAnswered bool   // answer is valid and its payload is complete
+	isAnswered bool   // reports whether answer is valid and its payload is complete
 	failure    error  // error from parsing or fetching the response
 	output     []byte
 	err        error // error of the most recent call

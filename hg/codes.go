@@ -284,7 +284,7 @@ type errorBody struct {
 	fate      Fate
 	text      string
 	detail    any
-	byLibrary bool // the code was set by the library: it refused the request, or RPC.Timeout expired
+	byLibrary bool // reports whether the library set the code, because it refused the request or RPC.Timeout expired
 }
 
 // failureOf returns the error response for a handler's error. Its code is the outermost one in

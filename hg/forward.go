@@ -52,8 +52,8 @@ type draft struct {
 	headerLen  int    // length of a request's header in bytes
 	separate   []byte // the payload, if it is not in b
 	slabMem    []byte // slab memory of b or separate, if any
-	savedBuf   []byte // b before it was replaced by slab memory, if it was
-	isBorrowed bool   // separate is the program's memory, until Forward or Respond returns
+	savedBuf   []byte // previous b, if b was replaced by slab memory
+	isBorrowed bool   // reports whether separate is the program's memory, which is valid until Forward or Respond returns
 	// droppedLen is the length of a borrowed payload that the transport has copied and that is no
 	// longer in the draft.
 	droppedLen int

@@ -13,8 +13,8 @@ import (
 type handlerContext struct {
 	c         *Context
 	peer      na.Addr
-	expired   bool            // the deadline had passed when the context was created
-	abandoned bool            // the origin had abandoned the call when the context was created
+	expired   bool            // reports whether the deadline had passed when the context was created
+	abandoned bool            // reports whether the origin had abandoned the call when the context was created
 	deadline  *deadlineParent // nil if the request has no deadline
 	ctx       context.Context
 	cancel    context.CancelCauseFunc

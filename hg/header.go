@@ -49,7 +49,8 @@ const (
 	maxDetail    = 1024
 )
 
-// request is the header of an unexpected message. The tag of the message identifies the call.
+// A request is the header of an unexpected message, which carries a call. The tag of the message
+// identifies the call.
 type request struct {
 	version uint8 // version of a received header; writeHeader always writes wireVersion
 	flags   uint8
@@ -68,7 +69,7 @@ type request struct {
 type streamNames struct {
 	first uint64 // ID of the first stream, written by na when the request is sent
 	count int
-	kinds uint64 // four bits per stream, starting at the lowest
+	kinds uint64 // four bits per stream; the lowest four describe the first stream
 }
 
 // nameStreams returns the description of specs for a request header. The ID of the first stream is
@@ -88,7 +89,7 @@ func nameStreams(specs []StreamSpec) (n streamNames) {
 	return n
 }
 
-// streamSpec returns the specification of stream i.
+// streamSpec returns the specification of the stream with index i.
 func (n *streamNames) streamSpec(i int) StreamSpec {
 	kind := n.kinds >> (4 * i)
 	return StreamSpec{Up: kind&streamUp != 0, Bulk: kind&streamBulk != 0}
@@ -135,8 +136,8 @@ func fieldsSize(fields uint8, there int) (n int, err error) {
 	return n, err
 }
 
-// parse parses a request and returns its metadata and payload. The payload is body if that was sent
-// separately. On error, r holds the fields that could be read.
+// parse parses the request b into r and returns its metadata and payload. If the payload was sent
+// separately, it is body. On error, r holds the fields that could be read.
 func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < requestSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("request of %d bytes, want a header of %d", len(b), requestSize))
@@ -168,7 +169,8 @@ func (r *request) parse(b, body []byte) (meta, payload []byte, err error) {
 	return splitBehindHeader(b[head:], body, r.flags, r.codec, r.meta, r.size)
 }
 
-// parseStreams parses the description of the streams.
+// parseStreams parses the description of the streams in the header b of a request and stores it in
+// r.
 func (r *request) parseStreams(b []byte) error {
 	n := streamNames{count: int(b[countAt])}
 	if len(b) >= requestSize+streamsSize && n.count <= na.MaxStreams && r.flags&flagOneWay == 0 {
@@ -187,7 +189,7 @@ func errHeaderVersion(what string, version uint8) error {
 	return na.WithText(na.ErrVersion, fmt.Sprintf("%s with RPC header version %d, want %d to %d", what, version, oldestWire, wireVersion))
 }
 
-// response is the header of an expected message.
+// A response is the header of an expected message, which carries the response to a call.
 type response struct {
 	version uint8 // version of a received header, or the version to write; 0 means wireVersion
 	flags   uint8
@@ -208,8 +210,8 @@ func (r *response) writeHeader(b []byte) {
 	responseToWire(b, r.version)
 }
 
-// parse parses a response and returns its metadata and payload. The payload is body if that was
-// sent separately.
+// parse parses the response b into r and returns its metadata and payload. If the payload was sent
+// separately, it is body.
 func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 	if len(b) < responseSize {
 		return nil, nil, na.WithText(na.ErrProtocol, fmt.Sprintf("response of %d bytes, want a header of %d", len(b), responseSize))
@@ -272,9 +274,9 @@ func (r *response) remoteError(payload []byte, c codec.Codec) *RemoteError {
 	return e
 }
 
-// splitBehindHeader splits the bytes after a header into metadata and payload, and verifies their
-// length against the claimed size. The payload is body if that was sent separately. Metadata that
-// precedes a lent body is not included.
+// splitBehindHeader splits the bytes after a header into metadata and payload, and checks that
+// their length agrees with size, the length claimed in the header. The payload is body if that was
+// sent separately. Metadata that precedes a lent body is not returned.
 func splitBehindHeader(b, body []byte, flags, id uint8, metaSize int, size uint64) (meta, payload []byte, err error) {
 	if flags&flagAhead != 0 {
 		if flags&flagMore == 0 || metaSize == 0 || metaSize > maxMeta+maxOwnMeta {
@@ -334,8 +336,8 @@ func bodyKey(payload []byte, ahead int64, size uint64) (na.Key, error) {
 	return key, err
 }
 
-// splitBody splits bytes read from a sender's memory into metadata and body, and validates the
-// metadata.
+// splitBody splits b, which was read from the memory of a sender, into ahead bytes of metadata and
+// the body. It validates the metadata.
 func splitBody(b []byte, ahead int64) (meta, body []byte, err error) {
 	if err := checkMeta(b[:ahead]); err != nil {
 		return nil, nil, err

@@ -2,10 +2,10 @@ package hg
 
 import "github.com/quicksilver-rpc/quicksilver/internal/heldby"
 
-// These types report, as a heldby.State, why hg has not accepted a request that na has received.
-// The origin is notified if the request has to wait for a while. Each type is a service in one kind
-// of wait: for admission, for Run, and for the authorizer. The methods only read atomic counters,
-// because na calls them with its lock held.
+// These types implement heldby.Holder, through which package na obtains the reason why hg has not
+// yet accepted a request. The origin is notified of the reason if the request waits for long. Each
+// type is a service that waits for one thing: admission, Run, or the authorizer. Their methods only
+// read atomic counters, because package na calls them with its lock held.
 type (
 	waitsForRoom       service
 	waitsForRun        service

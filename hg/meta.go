@@ -46,9 +46,9 @@ func (m Metadata) With(name, value string) (Metadata, error) {
 	return m.withEntry(name, value, maxEntries, maxMeta)
 }
 
-// WithOwn is like With for names with the prefix "qs-", which the packages of this module use.
-// Their entries do not count toward a program's 16 entries and 8 KiB. They are limited to 4 entries
-// and 2 KiB.
+// WithOwn is like With, but for the names with the prefix "qs-" that the packages of this module
+// use. Their entries are limited to 4 entries and 2 KiB, and do not count toward the 16 entries and
+// 8 KiB of the program.
 func (m Metadata) WithOwn(name, value string) (Metadata, error) {
 	if !isValidName(name) || !isOwnName(name) {
 		return m, fmt.Errorf("hg: metadata: invalid name %q, want the prefix qs-: %w", name, ErrInvalid)

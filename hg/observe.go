@@ -15,7 +15,8 @@ func (c *Context) observe(e inspect.Event) {
 	}
 }
 
-// A pendingEvent is an Event that has not yet been delivered to Config.Observe. Values are pooled.
+// A pendingEvent holds an Event that has not yet been delivered to Config.Observe. pendingEvents
+// are pooled.
 type pendingEvent struct {
 	inspect.Event
 	c    *Context
@@ -92,7 +93,8 @@ func (s *service) observeArrivalLocked() {
 	}
 }
 
-// observeBeginLocked records in the event that the handler has begun. The caller must hold s.mu.
+// observeBeginLocked records in the request's event that the handler has begun. The caller must
+// hold s.mu.
 func (s *service) observeBeginLocked() {
 	if s.event.Kind == inspect.EventTarget {
 		s.event.Queued, s.event.Received, s.event.Fate = s.ctx.elapsedSince(s.arrivedAt), int64(len(s.input)), Ran
@@ -103,8 +105,8 @@ func (s *service) observeBeginLocked() {
 	}
 }
 
-// observeAnswerLocked records in the event the response, or the reason why there is none. The
-// caller must hold s.mu.
+// observeAnswerLocked records in the request's event the response, or the reason why no response
+// was sent. The caller must hold s.mu.
 func (s *service) observeAnswerLocked(code Code, fate Fate, size int64, text string) {
 	s.event.Code, s.event.Fate, s.event.Sent, s.event.Text = code, fate, size, text
 }

@@ -43,17 +43,17 @@ type RPC struct {
 	// Codec encodes input and output. If nil, Config.Codec is used. Origin and target must agree; a
 	// request encoded with another codec is refused.
 	Codec codec.Codec
-	// MaxActive limits the active requests of this RPC, those whose handlers have begun and that
-	// have not completed, across all contexts of the class. Zero means that only Config.MaxActive
-	// applies. Queue limits the requests that wait for this limit. Zero means MaxActive, and a
-	// negative value means that none may wait. Further requests are refused at once with
-	// ErrExhausted and NotRun.
+	// MaxActive limits the number of active requests of this RPC across all contexts of the class.
+	// A request is active from the time its handler begins until the request completes. Zero means
+	// that only Config.MaxActive applies. Queue limits the number of requests that wait for this
+	// limit. Zero means MaxActive, and a negative value means that requests do not wait. Further
+	// requests are refused immediately with ErrExhausted and NotRun.
 	MaxActive, Queue int
-	// Timeout limits the duration of each request of this RPC at this target, starting when it
-	// arrives, even if the origin set no timeout or a longer one. Zero means no additional limit.
-	// When it expires, a request that has not begun is refused, and the context of a running
-	// handler is canceled, as at the origin's deadline. The handler may still respond. If it
-	// returns an error that matches context.DeadlineExceeded and has no code of 64 or above, the
+	// Timeout limits the duration of each request of this RPC at this target, measured from its
+	// arrival, even if the origin set no timeout or a longer one. Zero means no additional limit.
+	// When the timeout expires, a request that has not begun is refused, and the context of a
+	// running handler is canceled, as at the origin's deadline. The handler may still respond. If
+	// it returns an error that matches context.DeadlineExceeded and has no code of 64 or above, the
 	// origin receives ErrTimeout.
 	Timeout time.Duration
 	// Shape describes input and output for [inspect.RPCsRPC], in a format chosen by the program.
@@ -63,7 +63,8 @@ type RPC struct {
 	own         hghook.RPCOptions // options for RPCs of this module
 }
 
-// registry holds the RPCs of a class. Readers take no lock, since every change replaces the map.
+// A registry holds the RPCs of a class. Readers acquire no lock, because every change replaces the
+// map.
 type registry struct {
 	hash func(name string) ID // replaced in tests of collisions
 

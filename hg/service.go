@@ -33,8 +33,8 @@ type service struct {
 	// message is the message of the request. na uses it to find the record until the message is
 	// freed, once the request has been answered.
 	message       na.Envelope
-	abandoned     atomic.Bool // the origin has abandoned the call
-	abandonQueued atomic.Bool // abandonTask is queued
+	abandoned     atomic.Bool // reports whether the origin has abandoned the call
+	abandonQueued atomic.Bool // reports whether abandonTask is queued
 	abandonTask   na.Task     // runs onAbandoned
 
 	mu    sync.Mutex
@@ -58,14 +58,14 @@ type service struct {
 	// maxInline is the length in bytes of the longest response that the origin accepts inline, if
 	// that exceeds the limit of other messages.
 	maxInline    int
-	inputPending bool   // the input is still at the origin, to be fetched after authorization
+	inputPending bool   // reports whether the input is still at the origin, to be fetched after authorization
 	body         na.Key // key of the lent metadata and input
 	metaAheadLen int64  // bytes of metadata before the input in body, not yet fetched
 	metaLen      int64  // bytes of metadata before the input in body, already fetched
-	allowed      bool   // the authorizer has allowed the request
+	allowed      bool   // reports whether the authorizer has allowed the request
 	dispatch     na.Task
-	handlerBegan bool // the handler has begun
-	hasReturned  bool // the handler has returned
+	handlerBegan bool // reports whether the handler has begun
+	hasReturned  bool // reports whether the handler has returned
 	// detached reports that Detach was called. The request may be answered after the handler has
 	// returned.
 	detached   bool
@@ -83,11 +83,11 @@ type service struct {
 	pull         *pull           // fetches the input
 	timer        *deadlineTimer  // fires at the deadline; nil until something waits for it
 	handlerCtx   *handlerContext // state of Request.Context; nil until that is first called
-	isStream     bool            // the request counts against the limits for requests with streams
+	isStream     bool            // reports whether the request counts against the limits for requests with streams
 	named        streamNames     // description of the request's streams
 	streams      []*Stream       // the request's streams, once the handler has begun
 
-	failed     bool     // the response is an error
+	failed     bool     // reports whether the response is an error
 	errorTries int      // number of error responses that could not be sent
 	outputMeta Metadata // metadata of the output
 	draft      draft    // header, metadata, and output

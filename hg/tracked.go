@@ -19,7 +19,7 @@ type openObject interface {
 	onPeersLost(why error)                 // called when sessions have been lost or the context has been closed
 	cancelForShutdown(left *ShutdownError) // called by Shutdown to cancel the object if it has not completed
 	answerDetached()                       // called by Shutdown some time later to answer detached requests
-	countOpen(left *ShutdownError)         // counts the object if it is still open
+	countOpen(left *ShutdownError)         // counts the object in left if it is still open
 	// callInfo describes the object's operation, if it has one. The Reporter, which may be nil,
 	// provides details.
 	callInfo() (inspect.Call, hghook.Reporter, bool)

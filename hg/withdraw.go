@@ -76,7 +76,7 @@ type withdrawal struct {
 	op          na.Op
 	timers      []*na.Op
 	phase       fsmcheck.State
-	answerFirst bool // the response to the call arrived before the response to the withdrawal
+	answerFirst bool // reports whether the response to the call arrived before the response to the withdrawal
 	result      WithdrawResult
 	cbs         []WithdrawFunc
 	task        na.Task
