@@ -7,12 +7,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// bodyStats counts bodies (inputs and outputs) that did not fit in an envelope or in a receive
+// bodyStats counts the inputs and outputs (bodies) that did not fit in an envelope or in a receive
 // buffer of the same size.
 type bodyStats struct {
 	inline atomic.Int64 // number of bodies sent inline, in memory that the peer had reserved for them
 	lent   atomic.Int64
-	noRoom atomic.Int64 // number of lent bodies that were short enough to be sent inline, but for which the peer had reserved no memory
+	noRoom atomic.Int64 // number of lent bodies that could have been sent inline if the peer had reserved memory
 	room   atomic.Int64 // number of bytes reserved for inline responses to calls in flight
 }
 
@@ -25,9 +25,9 @@ func (b *bodyStats) countLent(n int) {
 	}
 }
 
-// grantRoom allows a peer to send bodies of n bytes inline instead of lending them. front is the
-// size of the message that precedes the body. If both fit in one message, the room is granted for
-// that message; otherwise it is granted for a separate body.
+// grantRoom reserves memory so that a peer can send bodies of n bytes inline instead of lending
+// them. front is the size of the message that precedes the body. If both fit in one message, the
+// memory is reserved for that message, and otherwise for a separate body.
 func (c *Context) grantRoom(peer na.Addr, n int64, front int) {
 	switch long := n + int64(front); {
 	case long <= na.MaxRoom && front > 0:

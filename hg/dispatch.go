@@ -14,7 +14,8 @@ import (
 // arrived. If the deadline expires, the request is withdrawn, its session ends, or a shutdown
 // begins before Run is called, the request is refused.
 
-// slowInlineHandler is the time after which an inline handler that occupies Trigger is logged.
+// slowInlineHandler is the duration beyond which an invocation of an inline handler is slow and is
+// logged.
 const slowInlineHandler = 10 * time.Millisecond
 
 // Run runs the authorizer and the handler of a request that was passed to Config.Dispatch. It runs
@@ -63,8 +64,8 @@ func (s *service) proceed() {
 	}
 }
 
-// handToDispatch passes a request to Config.Dispatch. If it returns false, the caller must refuse
-// the request at once.
+// handToDispatch passes s to Config.Dispatch and returns true. If s cannot be dispatched,
+// handToDispatch returns false, and the caller must refuse s.
 func (s *service) handToDispatch() bool {
 	c := s.ctx
 	c.watchFaults()
@@ -114,8 +115,8 @@ func (s *service) endWaitLocked() bool {
 	return s.claimRunLocked()
 }
 
-// refuseUnclaimed refuses a request that is waiting for Run, unless its RPC is served while the
-// class is draining.
+// refuseUnclaimed refuses s with the error why if s is waiting for Run. It does nothing if the RPC
+// is served while the class is draining.
 func (s *service) refuseUnclaimed(why error) {
 	s.mu.Lock()
 	taken := s.phase == serviceGiven && !s.rpc.own.ServeDraining && s.claimRunLocked()
@@ -136,9 +137,9 @@ func (c *Context) refuseWaiting() {
 	}
 }
 
-// beginInline runs an inline handler in Trigger of a class with Config.Dispatch. The first slow
-// invocation of each RPC is logged, except for built-in RPCs, which are slow only when the machine
-// is busy.
+// beginInline runs an inline handler in Trigger when Config.Dispatch is set. The first slow
+// invocation of each RPC is logged. Built-in RPCs are not logged, because they are slow only when
+// the machine is busy.
 func (s *service) beginInline() {
 	c, rpc, begun := s.ctx, s.rpc, s.ctx.Now()
 	s.mu.Lock()

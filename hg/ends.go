@@ -57,8 +57,8 @@ func (k *call) chooseNextPhaseLocked() {
 // peer accepts, so that it cannot be sent in a shorter form.
 func (k *call) isShortest() bool { return k.loan != nil && len(k.msg) <= minMessage }
 
-// resendAsLoan sends the request again with its input lent, along with the metadata if necessary,
-// because the peer accepts only shorter messages than this side.
+// resendAsLoan sends the request again because the peer accepts only shorter messages than this
+// side. The input is lent, and so is the metadata if necessary.
 func (k *call) resendAsLoan() error {
 	if k.loan != nil {
 		k.loan.op.Cancel()
@@ -85,7 +85,8 @@ func (k *call) receivedMessage(r na.Result) (b, body []byte) {
 	return k.env.Data, k.env.Body
 }
 
-// parseResponse parses the response and begins fetching its body if that is still at the target.
+// parseResponse parses the response b with the given body, and begins to fetch the body if the
+// target has lent it.
 func (k *call) parseResponse(b, body []byte, from na.Addr) {
 	resp := &k.answer
 	meta, payload, err := resp.parse(b, body)

@@ -31,8 +31,8 @@ func (h *Handle) Forward(in any, cb ForwardFunc) error {
 	return h.forwardLocked(d, h.rpc.Codec.ID(), 0, false, cb)
 }
 
-// ForwardRaw is like Forward for encoded input. The target decodes it with the RPC's codec,
-// whichever that is.
+// ForwardRaw is like Forward, except that the program has already encoded the input. The target
+// decodes the input with the RPC's codec.
 func (h *Handle) ForwardRaw(in []byte, cb ForwardFunc) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -53,7 +53,7 @@ type draft struct {
 	separate   []byte // the payload, if it is not in b
 	slabMem    []byte // slab memory of b or separate, if any
 	savedBuf   []byte // previous b, if b was replaced by slab memory
-	isBorrowed bool   // reports whether separate is the program's memory, which is valid until Forward or Respond returns
+	isBorrowed bool   // reports whether separate is memory of the program
 	// droppedLen is the length of a borrowed payload that the transport has copied and that is no
 	// longer in the draft.
 	droppedLen int
@@ -73,9 +73,9 @@ func (d *draft) payload() []byte {
 	return d.b[d.frontLen:]
 }
 
-// splitForLoan splits a message with a header of the given size into the body to lend and the front
-// to send before the key. The metadata is part of the front, unless that would leave no room for a
-// key within limit bytes. In that case it becomes the beginning of the body.
+// splitForLoan splits a message whose header has the given size into the body, which is lent, and
+// the front, which is sent before the key. The metadata is part of the front. If that would leave
+// no room for a key within limit bytes, the metadata is the beginning of the body instead.
 func (d *draft) splitForLoan(header, limit int) (body, front []byte, flags uint8) {
 	if d.frontLen == header || d.frontLen+na.KeySize <= limit {
 		return d.payload(), d.b[:d.frontLen], flagMore

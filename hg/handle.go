@@ -40,7 +40,7 @@ type Handle struct {
 	timeout   time.Duration // timeout of later calls
 	meta      Metadata      // metadata of later calls
 	specs     []StreamSpec  // streams of later calls; the slice is replaced, never modified
-	noWait    bool          // reports whether the next call must not wait for an envelope; see WithNoWait
+	noWait    bool          // reports whether the next call must not wait; see WithNoWait
 	onCall    func()        // set by hghook.OnCall; may be nil
 	onEnd     func()        // set by hghook.OnEnd; may be nil
 	forbidden bool          // reports whether Forward fails until Reset is called
@@ -98,8 +98,8 @@ func (h *Handle) aimLocked(addr na.Addr, id ID) error {
 	return nil
 }
 
-// forbidForward implements hghook.Forbid. It makes Forward fail until Reset. It reports false,
-// without effect, if a call is in flight.
+// forbidForward implements hghook.Forbid. It makes Forward fail until Reset is called. If a call is
+// in flight, forbidForward returns false and has no effect.
 func (h *Handle) forbidForward() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -59,8 +59,8 @@ func (r Request) badInput(rpc *RPC, err error) error {
 	return &Error{Op: "input of", RPC: rpc.Name, Peer: r.Peer(), Fate: na.Ran, Err: &codedError{ErrBadInput, err}}
 }
 
-// decodePlain implements hghook.DecodePlain. It needs no lock, because these fields are not written
-// while the handler runs and has not answered.
+// decodePlain implements hghook.DecodePlain. It acquires no lock, because the fields that it reads
+// are not written before the running handler responds.
 func (r *Request) decodePlain(decode func(b []byte, v any) error, v any) (plain bool, err error) {
 	s := r.s
 	if s.named.count > 0 || len(s.meta) > 0 {
@@ -243,13 +243,13 @@ var endedContext = func() context.Context {
 	return ctx
 }()
 
-// Detach allows the handler to return before the request is answered. The program must then answer
-// once, from any goroutine. Until then the request counts as active and its input stays valid. If
-// the program does not answer, the library responds with ErrTimeout at the deadline, or with
-// na.ErrNoResponse when the class shuts down. If the origin's session ends, the request ends with
-// it. Trigger logs requests that have been detached for more than a minute, once per minute. The
-// error matches na.ErrAnswered if the request has been answered, and ErrUnsupported for a one-way
-// RPC.
+// Detach allows the handler to return before the request is answered. The program must then respond
+// exactly once, from any goroutine. Until then the request counts as active and its input stays
+// valid. If the program does not respond, the library responds with ErrTimeout at the deadline, or
+// with na.ErrNoResponse when the class shuts down. If the origin's session ends, so does the
+// request. Trigger logs requests that have been detached for more than a minute, once per minute.
+// The error matches na.ErrAnswered if the request has been answered, and ErrUnsupported for a
+// one-way RPC.
 func (r Request) Detach() error {
 	s, ok := r.lockService()
 	if !ok {

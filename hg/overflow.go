@@ -13,8 +13,8 @@ import (
 // chunks of increasing size, into memory that grows as the bytes arrive, and then returns the loan.
 // The loan also ends when the peer is lost or the sender cancels the call or the response.
 
-// A byteLimit counts lent or fetched bytes. Bytes of expedited requests have a counter and a limit
-// of their own, so that expedited and ordinary requests cannot exhaust each other's limit.
+// A byteLimit counts lent or fetched bytes. The bytes of expedited requests have a separate counter
+// and limit, so that expedited and ordinary requests cannot exhaust each other's limit.
 type byteLimit struct{ ordinary, expedited byteCount }
 
 // A byteCount counts the bytes of ordinary or of expedited requests, in total and for each session.
@@ -26,7 +26,7 @@ type byteCount struct {
 
 // An account identifies the session to which lent or fetched bytes are charged.
 type account struct {
-	session   uint64 // session of the request; 0 for a call of this side, which has no share of its own
+	session   uint64 // session of the request; 0 for a call of this side, whose bytes are charged to no session
 	expedited bool
 }
 
@@ -66,7 +66,7 @@ func (b *byteLimit) acquire(n, limit int64, a account, what, setting string) (ov
 	return nil
 }
 
-// release subtracts n bytes that acquire charged to a.
+// release subtracts n bytes that acquire has charged to a.
 func (b *byteLimit) release(n int64, a account) {
 	c := b.countOf(a.expedited)
 	c.mu.Lock()
@@ -98,8 +98,8 @@ type loan struct {
 	done func(*loan, na.Result) (ran int)
 }
 
-// lendBody lends body to the peer at to and charges its length to the account of. Once no peer can
-// read body anymore, done is called in Trigger with no locks held.
+// lendBody lends body to the peer at to and charges its length to the account passed as of. Once no
+// peer can read body anymore, done is called in Trigger with no locks held.
 func (c *Context) lendBody(to na.Addr, tag na.Tag, body []byte, of account, done func(*loan, na.Result) (ran int)) (*loan, na.Key, error) {
 	l := &loan{c: c, size: int64(len(body)), of: of, done: done}
 	if over := c.lent.acquire(l.size, c.class.cfg.MaxLent, of, "lent to peers", "MaxLent"); over != nil {
@@ -149,11 +149,11 @@ func (p *pull) cancel() {
 	p.op.Cancel()
 }
 
-// fetchBody reads the bytes at offsets at to end, exclusive, of the memory that key refers to. The
-// caller must have validated both offsets. fetchBody charges the bytes to the account of, and
-// returns the loan once the last byte of the memory has been read or reading fails. done is called
-// in Trigger with no locks held, and owns body. If fetchBody returns an error, it has returned the
-// loan and does not call done.
+// fetchBody begins to read the memory that key refers to, from offset at up to, but not including,
+// offset end. The caller must have validated both offsets. fetchBody charges the bytes to the
+// account passed as of. The loan is returned once the last byte of the memory has been read or
+// reading fails. done is called in Trigger with no locks held, and owns body. If fetchBody returns
+// an error, it has returned the loan and does not call done.
 func (c *Context) fetchBody(from na.Addr, key na.Key, at, end int64, of account, done func(body []byte, err error) (ran int)) (*pull, error) {
 	n := end - at
 	if over := c.pulled.acquire(n, c.class.cfg.MaxPulled, of, "being fetched from peers", "MaxPulled"); over != nil {

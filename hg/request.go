@@ -100,8 +100,8 @@ func (s *service) grantRoom() {
 	s.ctx.grantRoom(s.addr, s.body.Len-s.metaAheadLen-s.metaLen, requestSize+len(s.meta)+int(s.metaAheadLen))
 }
 
-// fetchPart begins to fetch the bytes at offsets at to end, exclusive, of the memory that the
-// origin has lent. done is called in Trigger when the bytes have been fetched or fetching has
+// fetchPart begins to fetch the memory that the origin has lent, from offset at up to, but not
+// including, offset end. done is called in Trigger when the bytes have been fetched or fetching has
 // failed. If fetchPart returns an error, it has returned the loan and does not call done.
 func (s *service) fetchPart(at, end int64, done func([]byte, error) int) (err error) {
 	s.mu.Lock()
