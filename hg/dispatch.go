@@ -64,8 +64,8 @@ func (s *service) proceed() {
 	}
 }
 
-// handToDispatch passes s to Config.Dispatch and returns true. If s cannot be dispatched,
-// handToDispatch returns false, and the caller must refuse s.
+// handToDispatch passes s to Config.Dispatch. If a shutdown begins at the same time, it may refuse
+// s instead. If handToDispatch returns false, it has done neither, and the caller must refuse s.
 func (s *service) handToDispatch() bool {
 	c := s.ctx
 	c.watchFaults()
