@@ -84,7 +84,8 @@ func (n *Node) callWithDeadline(ctx context.Context, name, addr string, id uint6
 	return out, nil
 }
 
-// call sends a request and waits for its response or, for a notification with long input, for its acknowledgement.
+// call sends a request and waits for its response or, for a notification with long input, for its acknowledgement. It
+// returns the output and the fate of the request.
 func (c *conn) call(ctx context.Context, id uint64, in []byte, flags uint8) ([]byte, Fate, error) {
 	if ctx.Err() != nil {
 		return nil, NotRun, contextError(ctx, "")
@@ -139,7 +140,8 @@ func (c *conn) call(ctx context.Context, id uint64, in []byte, flags uint8) ([]b
 	return out, Ran, err
 }
 
-// sendRequest sends a request with a new tag. It blocks while too much output is queued for the peer.
+// sendRequest sends r with input in under a new tag. It registers k under that tag if a response or an acknowledgement
+// is expected. It blocks while too much output is queued for the peer.
 func (c *conn) sendRequest(ctx context.Context, k *pendingCall, r *hgwire.Request, in []byte) (tag uint32, err error) {
 	c.mu.Lock()
 	for c.err == nil && len(c.out) > roomSize {
@@ -176,8 +178,9 @@ func (c *conn) sendRequest(ctx context.Context, k *pendingCall, r *hgwire.Reques
 	return tag, nil
 }
 
-// abandonCall stops waiting for a response. It returns false if the response has already arrived. Because a slow target
-// may still read long input, that input is replaced with a copy, which remains lent.
+// abandonCall stops waiting for the response to call k. It returns false if the response has already arrived. If region
+// is not nil, it holds long input that a slow target may still read, so abandonCall replaces its memory with a copy,
+// which remains lent.
 func (c *conn) abandonCall(k *pendingCall, tag uint32, region *Region) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -194,7 +197,8 @@ func (c *conn) abandonCall(k *pendingCall, tag uint32, region *Region) bool {
 	return true
 }
 
-// handleExpected handles a response or an acknowledgement. An acknowledgement is a single byte.
+// handleExpected handles the response or acknowledgement b for the call with the given tag. An acknowledgement is a
+// single byte.
 func (c *conn) handleExpected(tag uint32, b []byte) error {
 	ack := len(b) == 1
 	c.mu.Lock()
@@ -279,9 +283,10 @@ func (c *conn) acknowledge(tag uint32, later bool) {
 }
 
 const (
-	// maxLent is the number of bytes lent to a peer above which bodies that it has not read for lentIdle are revoked. A
-	// body that is being read is not revoked, because that would close the connection. The maximum number of bytes lent
-	// to a peer is four times Config.MaxBody, but at least maxLent.
+	// When a new body would increase the number of bytes lent to a peer above maxLent, older bodies that the peer has
+	// not read for lentIdle are revoked. A body that is being read is not revoked, because that would close the
+	// connection. The number of bytes lent to a peer never exceeds maxLent or, if that is more, four times
+	// Config.MaxBody, unless a single body does.
 	maxLent  = 64 << 20
 	lentIdle = 5 * time.Second
 )
@@ -314,8 +319,8 @@ func (c *conn) lendLocked(o lentBody) bool {
 	return true
 }
 
-// revokeIdleLocked revokes the oldest idle bodies, except those being read, until size bytes fit into maxLent. c.mu
-// must be held.
+// revokeIdleLocked revokes bodies that the peer has not read for lentIdle, oldest first, until size more bytes can be
+// lent without exceeding maxLent. It skips bodies that are being read. c.mu must be held.
 func (c *conn) revokeIdleLocked(size uint64) {
 	reading := map[*memory]bool{}
 	for _, j := range append(slices.Clone(c.jobs), c.job) {

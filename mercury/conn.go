@@ -11,7 +11,7 @@ import (
 )
 
 // A conn is an established connection. One goroutine reads from it. Any goroutine that has something to send may write
-// to it, as described in write.go.
+// to it (see flushLocked).
 type conn struct {
 	node   *Node
 	nc     net.Conn
@@ -76,8 +76,8 @@ func (f *fifo[T]) pop() (v T, ok bool) {
 	return v, true
 }
 
-// newConn returns a connection over nc to the peer called name, which has sent s. self is the address of this node as
-// seen by the peer.
+// newConn returns a connection over nc. name is the peer's address, self is this node's address as seen by the peer,
+// and s is the set-up message that the peer sent. The caller must call start.
 func (n *Node) newConn(nc net.Conn, name, self netip.AddrPort, s xnet.Setup) *conn {
 	c := &conn{node: n, nc: nc, name: name, addr: addrText(name), self: self, pid: s.PID,
 		wake: make(chan struct{}, 1), calls: map[uint32]*pendingCall{}, firstTag: firstTag}
@@ -100,7 +100,8 @@ func (c *conn) start() {
 	go c.readLoop()
 }
 
-// tryWrite writes as many bytes as the socket accepts without blocking.
+// tryWrite writes as many bytes of b as the socket accepts without blocking, and returns their number. It writes
+// nothing if nc does not support nonblocking writes.
 func (c *conn) tryWrite(b []byte) (int, error) {
 	if c.poller == nil {
 		return 0, nil

@@ -67,7 +67,7 @@ func (n *Node) connTo(ctx context.Context, addr string) (*conn, error) {
 	return n.connTo(ctx, addrText(a))
 }
 
-// dial connects to a and completes the pendingDial l, unless a connection from the peer has already done so.
+// dial connects to a and completes l, unless a connection accepted from the peer has already completed it.
 func (n *Node) dial(l *pendingDial, a netip.AddrPort) {
 	err := error(errNack)
 	for pause := 5 * time.Millisecond; err == errNack; pause = min(2*pause, 200*time.Millisecond) {
@@ -260,8 +260,9 @@ func (n *Node) admit(nc net.Conn) *conn {
 	return c
 }
 
-// refuseSetup reports whether no connection can be made with a peer, given its first set-up message s or the error from
-// reading it. It logs reasons that concern the protocol. A peer that uses ofi_rxm receives a refusal in that protocol.
+// refuseSetup reports whether the connection nc must be refused. s is the peer's first set-up message, and err is the
+// error from reading it. refuseSetup logs the reason if it concerns the protocol. To a peer that uses ofi_rxm, it sends
+// a refusal in that protocol.
 func (n *Node) refuseSetup(nc net.Conn, peer netip.AddrPort, s xnet.Setup, err error) bool {
 	switch {
 	case err == nil && s.Kind != xnet.Request:
@@ -279,7 +280,7 @@ func (n *Node) refuseSetup(nc net.Conn, peer netip.AddrPort, s xnet.Setup, err e
 	return true
 }
 
-// removeConn removes a closed connection from the tables.
+// removeConn removes the closed connection c from n, so that the next call to its peer dials a new one.
 func (n *Node) removeConn(c *conn) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

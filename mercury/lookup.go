@@ -12,7 +12,7 @@ import (
 // in the system's resolver. Calls accept only numeric addresses, so that they never block there.
 //
 // The error is ErrInvalid if addr is not an address, and ErrUnreachable if the name has no IPv4 address. If ctx is
-// done, it matches the cause of ctx.
+// done, the error matches the cause of ctx.
 func Lookup(ctx context.Context, addr string) (string, error) {
 	if a, err := parseAddr(addr); err == nil {
 		return addrText(a), nil

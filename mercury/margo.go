@@ -19,7 +19,8 @@ const DefaultProvider = hgwire.DefaultProvider
 // MargoID returns the ID of the RPC called name at a Margo provider.
 func MargoID(name string, provider uint16) uint64 { return hgwire.MargoID(name, provider) }
 
-// trimOutput removes the prefix of an output. Margo reports errors in this prefix rather than in the response header.
+// trimOutput returns the output b without its prefix. Margo reports errors in this prefix rather than in the response
+// header. If the prefix contains an error, trimOutput returns it as a *RemoteError.
 func (w margoPrefix) trimOutput(b []byte) ([]byte, error) {
 	if len(b) < w.out {
 		return nil, errorf(ErrProtocol, "output of %d bytes, want at least %d (not a Margo target)", len(b), w.out)
@@ -34,7 +35,8 @@ func (w margoPrefix) trimOutput(b []byte) ([]byte, error) {
 	return b[w.out:], nil
 }
 
-// respondError responds with err, in the prefix for a Margo method and otherwise in the response header.
+// respondError responds to r with err, which it sends in the prefix for a Margo method, and otherwise in the response
+// header.
 func (w margoPrefix) respondError(r *Request, err error) {
 	if w.out == 0 {
 		_ = r.RespondError(err)
@@ -67,7 +69,7 @@ type Provider struct {
 
 	mu     sync.Mutex
 	closed bool
-	ids    []uint64 // IDs of the RPCs that it serves
+	ids    []uint64 // IDs of the RPCs that the provider serves
 }
 
 // Provide starts a provider, which serves requests until Provider.Close is called. Use HandleAt to add its methods. Its
@@ -85,13 +87,14 @@ func (n *Node) Provide(id uint16, identity string) (*Provider, error) {
 	return p, nil
 }
 
-// ID returns the provider id of p.
+// ID returns the provider ID of p.
 func (p *Provider) ID() uint16 { return p.id }
 
 // Identity returns the identity with which p was started.
 func (p *Provider) Identity() string { return p.identity }
 
-// addHandler adds a handler. It returns false if the RPC id already has one or if p is closed.
+// addHandler adds fn as the handler of the RPC id. It returns false if that RPC already has a handler or if p is
+// closed.
 func (p *Provider) addHandler(id uint64, fn func(*Request)) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -94,7 +94,8 @@ type segment struct {
 
 // Lend allows peers to read or write buf until Region.Close is called, like HG_Bulk_create.
 //
-//   - It does not block and does not copy buf. The caller must not use buf for anything else until Region.Close.
+//   - It does not block and does not copy buf. The caller must not use buf for anything else until Region.Close has
+//     returned.
 //   - A peer needs the key, which is random and part of Region.Bulk. If peers are given, as addresses, the key is valid
 //     only for these peers.
 //   - An access with a wrong key or range, or of a kind that is not allowed, closes the connection, as in C, because the
@@ -125,7 +126,8 @@ func (n *Node) LendSegments(bufs [][]byte, access Access, peers ...string) (*Reg
 	return n.newRegion(bufs, access, nil, peers)
 }
 
-// newRegion returns a region of bufs. Each of its segments has a new key.
+// newRegion returns a Region of bufs, skipping empty ones. Each buffer becomes a segment with a new key. only and peers
+// restrict the access as described for the fields of Region.
 func (n *Node) newRegion(bufs [][]byte, access Access, only *conn, peers []string) (*Region, error) {
 	r := &Region{node: n, access: access, only: only, peers: peers}
 	for _, buf := range bufs {

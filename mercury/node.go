@@ -33,9 +33,10 @@ type Config struct {
 	// respond to requests that it cannot decode, and because a peer that hangs is not detected. 0 means 1 minute, and a
 	// negative value means no timeout.
 	Timeout time.Duration
-	// Checksums applies to requests. A response has the same kind of header as its request. Checksums sent by a peer
-	// are always verified. If input is corrupt, no handler runs and the response is HG_CHECKSUM_ERROR. If output is
-	// corrupt, the call fails with ErrChecksum. Data transferred by Get and Put has no checksums.
+	// Checksums selects the kind of header for requests. A response has the same kind of header as its request.
+	// Checksums sent by a peer are always verified. If input is corrupt, no handler runs and the response is
+	// HG_CHECKSUM_ERROR. If output is corrupt, the call fails with ErrChecksum. Data transferred by Get and Put has no
+	// checksums.
 	Checksums Checksums
 	// AnyInterface allows Open to listen on all addresses of the machine. Every process that can connect can make
 	// calls, as described in the package comment.

@@ -28,8 +28,8 @@ func (n *Node) recordPanic(v any, peer string) error {
 	return errorf(ErrPeerLost, "%v: panic while handling data from the peer: %v", ErrPeerLost, v)
 }
 
-// rescue recovers from a panic in a goroutine that handles data from the peer of c, and closes c. It must be deferred
-// where no lock is held.
+// rescue recovers from a panic in a goroutine that handles data from the peer of c, and closes c. It must be deferred.
+// No lock may be held when it runs.
 func (c *conn) rescue() {
 	if v := recover(); v != nil {
 		c.fail(c.node.recordPanic(v, c.addr))

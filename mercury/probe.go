@@ -43,8 +43,8 @@ func (c *conn) checksums(ctx context.Context) (bool, error) {
 }
 
 // probe sends a request for an RPC that does not exist at any peer. C responds to it whether it uses checksums or not,
-// and the flags of the response tell which. probe returns when the response has arrived, the connection is closed, or
-// Config.SetupTimeout has expired. If there was no response, the next call starts another probe.
+// and the flags of the response indicate whether it does. probe returns when the response has arrived, the connection
+// is closed, or Config.SetupTimeout has expired. If there was no response, the next call starts another probe.
 func (c *conn) probe(probing chan struct{}) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.node.cfg.SetupTimeout)
 	defer cancel()

@@ -31,7 +31,7 @@ type connReader struct {
 	skipPolls int            // number of following reads that block without polling
 }
 
-// next returns the next n bytes, where n is at most readSize. They are valid until the following call.
+// next returns the next n bytes, where n is at most readSize. They are valid until next is called again.
 func (r *connReader) next(n int) ([]byte, error) {
 	for r.w-r.r < n {
 		if err := r.readMore(); err != nil {
@@ -43,7 +43,7 @@ func (r *connReader) next(n int) ([]byte, error) {
 	return b, nil
 }
 
-// readMore reads more bytes into buf.
+// readMore reads at least one byte into the free part of buf. It sends queued output first.
 func (r *connReader) readMore() error {
 	answers := r.flush()
 	if r.r > 0 {
@@ -59,7 +59,7 @@ func (r *connReader) readMore() error {
 	return err
 }
 
-// flush sends queued output before r blocks. It reports whether responses to reads are pending.
+// flush sends queued output, because the next read may block. It reports whether responses to reads are pending.
 func (r *connReader) flush() (answers bool) {
 	r.conn.mu.Lock()
 	answers = len(r.conn.pendingReads.q) > 0
@@ -195,7 +195,7 @@ func (r *connReader) loop() error {
 	}
 }
 
-// handleMessage handles the message whose header has been read.
+// handleMessage handles the message whose header is in r.header. After an error, the connection must be closed.
 func (r *connReader) handleMessage() error {
 	c, h := r.conn, &r.header
 	switch h.Op {
@@ -231,7 +231,8 @@ func (r *connReader) handleMessage() error {
 	return errorf(ErrProtocol, "untagged message")
 }
 
-// serveRead queues the response to a read by the peer.
+// serveRead queues the response to a read by the peer. It fails if the peer may not access the memory, or if it has
+// maxJobs reads in flight.
 func (c *conn) serveRead(h *xnet.Header) error {
 	spans, err := c.spans(h, Read)
 	if err != nil {

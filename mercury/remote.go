@@ -20,7 +20,7 @@ const (
 type Remote struct {
 	ctx  context.Context // context for ReadAt and WriteAt
 	node *Node
-	conn *conn // connection of the request with the handle; nil means the connection to addr
+	conn *conn // connection on which the handle was received; nil means the connection to addr
 	addr string
 	bulk Bulk
 }
@@ -176,7 +176,8 @@ func (r *Remote) transfer(ctx context.Context, name string, access Access, p []b
 	return n, nil
 }
 
-// startLocked starts transferring a chunk to or from the peer's memory at v. c.mu must be held.
+// startLocked starts chunk o, which reads from or writes to the peer's memory at v, depending on access. c.mu must be
+// held.
 func (c *conn) startLocked(o *chunkOp, access Access, v xnet.IOV) {
 	if access == Read {
 		h := xnet.Header{Op: xnet.ReadReq, N: 1, IOV: [4]xnet.IOV{v}}
@@ -188,8 +189,8 @@ func (c *conn) startLocked(o *chunkOp, access Access, v xnet.IOV) {
 	c.jobs = append(c.jobs, &dataMessage{head: head, spans: []span{{&o.transfer.mem, o.off, o.n}}, op: o})
 }
 
-// endLocked completes a chunk with err. It wakes the goroutine of the transfer if another chunk can be started or the
-// transfer is complete. The connection's lock must be held.
+// endLocked records that a chunk of t has completed with err. It wakes the goroutine of t if another chunk can be
+// started or t is complete. The connection's lock must be held.
 func (t *transfer) endLocked(err error) {
 	t.inFlight--
 	if err != nil && t.err == nil {

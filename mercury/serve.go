@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A Request is a call received from a peer. It is answered by one response, on the same connection.
+// A Request is a call received from a peer. Its response is sent on the same connection.
 type Request struct {
 	conn    *conn
 	tag     uint32
@@ -73,7 +73,8 @@ func (r *Request) Respond(out []byte) error { return r.respond(0, out) }
 // ErrNoMethod, whose number means that no handler ran. The text of err is not sent.
 func (r *Request) RespondError(err error) error { return r.respond(codeInC(err), nil) }
 
-// respond sends a response. It lends output that does not fit into a message to the peer.
+// respond sends a response with the given code and output. If the output does not fit into a message, respond lends a
+// copy of it to the peer.
 func (r *Request) respond(code int8, out []byte) error {
 	c, h := r.conn, hgwire.Response{Code: code, Flags: r.flags & hgwire.Checksums}
 	var region *Region
@@ -119,13 +120,14 @@ func (r *Request) respond(code int8, out []byte) error {
 	return nil
 }
 
-// respondLocked appends a response to the output. c.mu must be held.
+// respondLocked appends the response r to c.out without sending it. c.mu must be held.
 func (c *conn) respondLocked(tag uint32, r hgwire.Response, out []byte) {
 	c.appendHeaderLocked(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, hgwire.HeaderSize(r.Flags&hgwire.Checksums != 0)+len(out))
 	c.out = r.Append(c.out, out)
 }
 
-// handleRequest handles a request. It runs in the goroutine of readLoop.
+// handleRequest handles the request b. It runs in the goroutine of readLoop. After an error, the connection must be
+// closed.
 func (c *conn) handleRequest(tag uint32, b []byte) error {
 	_, b, err := hgwire.ParseSource(b) // the address is not needed, because the response is sent on this connection
 	if err != nil {
@@ -164,7 +166,8 @@ func (c *conn) handleRequest(tag uint32, b []byte) error {
 	return nil
 }
 
-// refuseRequest responds with an error to a request for which no handler was called.
+// refuseRequest queues a response with code to a request for which no handler was called. It queues nothing if the
+// request wants no response.
 func (c *conn) refuseRequest(r *Request, code Code) {
 	if r.flags&hgwire.NoReply != 0 {
 		return
@@ -174,7 +177,8 @@ func (c *conn) refuseRequest(r *Request, code Code) {
 	c.respondLocked(r.tag, hgwire.Response{Code: int8(code), Flags: r.flags & hgwire.Checksums}, nil)
 }
 
-// enqueue starts a goroutine for r, or queues r if Config.MaxActive of them are running.
+// enqueue starts a goroutine that runs the handler of r. If Config.MaxActive such goroutines are running, enqueue
+// queues r instead. It refuses r with ErrAgain if the queue is full or Config.Budget is exhausted.
 func (c *conn) enqueue(r *Request) {
 	if !c.node.chargeBudget(int64(len(r.in))) {
 		c.refuseRequest(r, ErrAgain)
@@ -282,8 +286,8 @@ func (r *Request) fetchInput(charged *int64) ([]byte, Code, error) {
 	return in, 0, nil
 }
 
-// runHandler runs the handler. If the handler panics, which is logged, or returns without a response or Detach, the
-// response is HG_OTHER_ERROR.
+// runHandler runs the handler. If the handler panics, or returns without having called Respond, RespondError or Detach,
+// the response is HG_OTHER_ERROR. A panic is logged.
 func (r *Request) runHandler() {
 	defer func() {
 		p := recover()

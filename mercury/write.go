@@ -59,7 +59,8 @@ func (c *conn) flushLocked(later bool) {
 	c.writePending(callerWriteLimit)
 }
 
-// appendHeaderLocked appends a message header to the output. c.mu must be held.
+// appendHeaderLocked appends the header h of a message with the given payload length to c.out. It closes the connection
+// if more than maxUnread bytes are queued. c.mu must be held.
 func (c *conn) appendHeaderLocked(h *xnet.Header, payload int) {
 	h.ID = c.nextID
 	c.nextID++
@@ -165,7 +166,7 @@ func (c *conn) writeLoop() {
 var stagePool = sync.Pool{New: func() any { return new([stageSize]byte) }}
 
 // nextLocked returns the next bytes to write, and the buffer of stagePool that contains them. If the buffer is nil, the
-// bytes are in the output buffer, which is reused after the next call. c.mu must be held.
+// bytes are in the output buffer and remain valid until nextLocked is called again. c.mu must be held.
 func (c *conn) nextLocked() ([]byte, *[stageSize]byte) {
 	if c.err != nil {
 		return nil, nil
@@ -219,8 +220,8 @@ func (c *conn) accessError() error {
 	return errorf(ErrRevoked, "peer accessed memory without permission")
 }
 
-// fillLocked copies the header of j, unless already written, and the next bytes of its payload to b, and returns the
-// bytes filled. It returns false if the memory has been revoked. c.mu must be held.
+// fillLocked fills b with the next bytes of j: the header, unless it has already been written, followed by payload. It
+// returns the filled part of b, or false if the memory has been revoked. c.mu must be held.
 func (c *conn) fillLocked(j *dataMessage, b []byte) ([]byte, bool) {
 	at := 0
 	if !j.started {

@@ -12,9 +12,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Call describes an outgoing call to client interceptors, and a request to its handler and to
-// server interceptors (see CallFrom). A client interceptor may change Peer and Metadata before the
-// request is sent.
+// A Call describes an outgoing call to client interceptors. At the server, it describes a request
+// to server interceptors and to its handler (see CallFrom). A client interceptor may change Peer
+// and Metadata before the request is sent.
 type Call struct {
 	Method     string
 	Idempotent bool // the method is declared Idempotent
@@ -29,7 +29,7 @@ type Call struct {
 	// ResponseMetadata is sent with the output. A handler sets it. A client interceptor may read it
 	// after next has returned.
 	ResponseMetadata hg.Metadata
-	Attempt          int // number of the attempt, starting at 1; counted by Retry
+	Attempt          int // number of the attempt, starting at 1; incremented by Retry
 	// BytesMoved is the number of bytes that this attempt transferred to and from the memory, files
 	// and streams lent by the input. It is valid after next has returned.
 	BytesMoved int64
@@ -54,10 +54,11 @@ type Call struct {
 func (c *Call) Caller() Caller { return c.in.Caller() }
 
 // CallFrom returns the request that ctx belongs to. ctx must be the context of a handler or derived
-// from it. For any other context CallFrom returns nil, including the one passed to
-// Config.Authorize, which receives its Call as an argument. CallFrom must be called before the
-// handler returns, and is not safe for concurrent use. Most handlers need only CallerFrom and
-// Metadata. A Call also provides the Peer, for calls back to the client, and ResponseMetadata.
+// from it. For any other context, CallFrom returns nil. The context passed to Config.Authorize is
+// such a context, because Authorize receives the Call as an argument. CallFrom must be called
+// before the handler returns, and is not safe for concurrent use. Most handlers need only
+// CallerFrom and Metadata. A Call also provides the Peer, for calls back to the client, and
+// ResponseMetadata.
 func CallFrom(ctx context.Context) *Call {
 	c, _ := ctx.Value(callKey{}).(*Call)
 	return c
@@ -114,8 +115,9 @@ type (
 	metaKey  struct{}
 )
 
-// WithMetadata returns a copy of ctx that sends value under name with each call. The handler reads
-// it with Metadata. The server does not propagate it to calls of its own.
+// WithMetadata returns a copy of ctx. Each call made with it sends value under name as metadata,
+// which the handler reads with Metadata. The server does not propagate the value to calls that it
+// makes itself.
 //
 //   - A name has 1 to 63 characters of a-z, 0-9, '.' and '-'. Names that begin with "qs-" are
 //     reserved for the library. Of these, a program may set only hg.KeyMeta.
@@ -156,7 +158,7 @@ type metaFromContext struct {
 // noMeta is the metadata of a context on which WithMetadata was not called.
 var noMeta metaFromContext
 
-// metaOf returns the metadata in ctx.
+// metaOf returns the metadata that WithMetadata added to ctx, or &noMeta if there is none.
 func metaOf(ctx context.Context) *metaFromContext {
 	if m, ok := ctx.Value(metaKey{}).(*metaFromContext); ok {
 		return m
@@ -164,8 +166,8 @@ func metaOf(ctx context.Context) *metaFromContext {
 	return &noMeta
 }
 
-// addMetadata adds the entries that an interceptor called with ctx has added to next by
-// WithMetadata.
+// addMetadata adds to c.Metadata the entries that an interceptor added by calling WithMetadata. ctx
+// is the context that the interceptor received, and next is the context that it passed on.
 func (c *Call) addMetadata(ctx, next context.Context) (err error) {
 	before, after := metaOf(ctx), metaOf(next)
 	if after == before || after.err != nil {
@@ -184,12 +186,11 @@ func (c *Call) addMetadata(ctx, next context.Context) (err error) {
 
 // An attemptControl tracks the attempts of one call: those in flight, and the outcomes of completed
 // ones. Cancel, Abandon, Withdraw and cancellation of the caller's context act through it, and each
-// attempt consults it before starting. hghook.Forbid closes the window between that check and the
-// attempt's Forward, so that no cancellation is lost.
+// attempt consults it before starting. hghook.Forbid prevents a cancellation from being lost
+// between that check and the Forward of the attempt.
 //
-//	run ─► scope ─ interceptor ─ next ─► scope ─ interceptor ─ next ─► scope ─► attempt
-//	         ▲                             ▲                             │ its fate
-//	         └─────────────────────────────┴─────────────────────────────┘
+// The attempts are grouped in nested scopes: one for the whole call and one for each call of next
+// by an interceptor. The fate of an attempt is recorded in all scopes that contain it.
 type attemptControl struct {
 	mu         sync.Mutex // guards the fields below
 	stopErr    error      // if set, no further attempt starts
@@ -198,14 +199,15 @@ type attemptControl struct {
 	attempts   *attempt   // attempts in flight, as a linked list
 	first      attempt    // the first attempt, embedded to save an allocation
 	lastAddr   hg.Addr    // address of the last attempt
-	// triedAddrs is the set of addresses of earlier attempts. It is nil until they differ.
+	// triedAddrs is the set of addresses of attempts before the last one. It is nil until two
+	// attempts have used different addresses.
 	triedAddrs    map[hg.Addr]struct{}
 	streamedBytes int64     // bytes that attempts have moved through Readers, Writers and streams
 	ioLeft        bool      // a Read or Write of a completed attempt is still running
 	top           callScope // the scope of the whole call
 }
 
-// A callScope is one call of next by an interceptor, or the whole call. Its fate covers all
+// A callScope represents one call of next by an interceptor, or the whole call. Its fate covers all
 // attempts made within it, whatever errors the interceptors return.
 type callScope struct {
 	parent       *callScope // enclosing scope; nil for the whole call
@@ -214,8 +216,7 @@ type callScope struct {
 	attemptCount int        // number of attempts started
 	openAttempts int        // number of attempts in flight
 	closed       bool       // no further attempt starts
-	// idle is closed when no attempt is in flight. It is allocated by closeScope if there is need
-	// to wait.
+	// idle is closed when no attempt is in flight. It is nil unless closeScope had to wait for one.
 	idle chan struct{}
 
 	// answers is the number of successful calls of next by the scope's interceptor. It is guarded
@@ -249,7 +250,7 @@ type attempt struct {
 
 var errNextLate = na.WithText(ErrInvalid, "next called after the call or the interceptor returned")
 
-// recordAddr records the destination of the next attempt.
+// recordAddr records addr as the destination of the attempt that is about to start.
 func (c *Call) recordAddr(addr hg.Addr) {
 	k := c.ctl
 	k.mu.Lock()
@@ -290,7 +291,7 @@ func (c *attemptControl) spentReason() string {
 }
 
 // addSpent adds n to the number of bytes that attempts have moved through Readers, Writers and
-// streams. left reports whether a Read or Write is still running.
+// streams. left reports whether a Read or Write of the attempt is still running.
 func (c *attemptControl) addSpent(n int64, left bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -311,8 +312,8 @@ func (c *attemptControl) beginErrLocked(s *callScope) error {
 	return c.stopErr
 }
 
-// addAttempt starts an attempt in s. n is the attempt number assigned by Retry. Concurrent attempts
-// with the same n receive the following numbers.
+// addAttempt adds an attempt in s. The number of the attempt is n, which Retry assigned, or the
+// next unused number if n has already been used. addAttempt fails if no attempt may start in s.
 func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -333,8 +334,8 @@ func (c *attemptControl) addAttempt(s *callScope, n int) (*attempt, error) {
 	return a, nil
 }
 
-// beginForward attaches h, which is about to be forwarded, to a, and starts the stall timer if
-// stall is positive. It fails if the call has been canceled in the meantime.
+// beginForward attaches h, which is about to be forwarded, to a. It starts the stall timer if stall
+// is positive. It returns an error if the call has been canceled since a was added.
 func (c *attemptControl) beginForward(a *attempt, h *hg.Handle, stall, withdraw time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -348,8 +349,8 @@ func (c *attemptControl) beginForward(a *attempt, h *hg.Handle, stall, withdraw 
 	return nil
 }
 
-// recordOutcome detaches the handle of a, whose call has completed, and records the fate of the
-// request.
+// recordOutcome records fate as the outcome of a, and detaches a's handle. It must be called after
+// the handle's call has completed.
 func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -365,8 +366,8 @@ func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	}
 }
 
-// removeAttempt removes the completed attempt a. It reports whether closeScope is waiting for it,
-// in which case the caller must wake the context.
+// removeAttempt removes the completed attempt a. It reports whether this closed the channel of a
+// closeScope, in which case the caller must wake the context in which that channel is awaited.
 func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -404,7 +405,7 @@ func (c *attemptControl) closeScope(s *callScope) <-chan struct{} {
 	return s.idle
 }
 
-// isWithin reports whether the attempt belongs to scope of or to a scope nested in it.
+// isWithin reports whether a belongs to the given scope or to one nested in it.
 func (a *attempt) isWithin(of *callScope) bool {
 	for s := a.scope; s != nil; s = s.parent {
 		if s == of {
@@ -414,8 +415,8 @@ func (a *attempt) isWithin(of *callScope) bool {
 	return false
 }
 
-// endCallLocked calls f to end the call of a if it is in flight, and otherwise prevents it from
-// starting. It reports whether it called f. attemptControl.mu must be held.
+// endCallLocked calls f with the handle of a if the handle's call is in flight. Otherwise it
+// prevents that call from starting. It reports whether it called f. attemptControl.mu must be held.
 func (a *attempt) endCallLocked(f func(*hg.Handle)) bool {
 	if a.h == nil || hghook.Forbid(a.h) {
 		return false
@@ -424,8 +425,8 @@ func (a *attempt) endCallLocked(f func(*hg.Handle)) bool {
 	return true
 }
 
-// stopAttempts prevents further attempts from starting and calls f for each one in flight. It
-// reports whether there was one.
+// stopAttempts prevents further attempts from starting and calls f with the handle of each attempt
+// in flight. It reports whether it called f.
 func (c *attemptControl) stopAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -433,8 +434,8 @@ func (c *attemptControl) stopAttempts(f func(*hg.Handle)) (any bool) {
 	return c.endAttemptsLocked(f)
 }
 
-// endAttemptsLocked calls f for each attempt in flight and prevents those about to start from doing
-// so. It reports whether it called f. c.mu must be held.
+// endAttemptsLocked calls f with the handle of each attempt in flight, and prevents attempts that
+// are about to start from starting. It reports whether it called f. c.mu must be held.
 func (c *attemptControl) endAttemptsLocked(f func(*hg.Handle)) (any bool) {
 	for a := c.attempts; a != nil; a = a.next {
 		any = a.endCallLocked(f) || any
@@ -442,7 +443,8 @@ func (c *attemptControl) endAttemptsLocked(f func(*hg.Handle)) (any bool) {
 	return any
 }
 
-// pauseAttempts is like stopAttempts, but attempts may start again after resumeAttempts.
+// pauseAttempts is like stopAttempts, but attempts may start again after resumeAttempts has been
+// called.
 func (c *attemptControl) pauseAttempts(f func(*hg.Handle)) (any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -457,8 +459,7 @@ func (c *attemptControl) resumeAttempts() {
 	c.mu.Unlock()
 }
 
-// mayBeAnswered reports whether a request is outstanding, so that the server may still respond to
-// it.
+// mayBeAnswered reports whether the server may still respond to a request of the call.
 func (c *attemptControl) mayBeAnswered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -485,8 +486,8 @@ func (c *attemptControl) hasStalled(a *attempt) bool {
 	return a.stalled && c.beginErrLocked(a.scope) == nil
 }
 
-// withFate returns err with the fate of scope s, which ran with ctx. The fate is the worst of those
-// of err and of the attempts in s.
+// withFate returns err with the fate of scope s, which is the worst among the fate of err and those
+// of the attempts in s. ctx is the context in which s ran.
 func (c *attemptControl) withFate(ctx context.Context, s *callScope, method string, err error) error {
 	c.mu.Lock()
 	fate, number := s.fate, s.fateAttempt
@@ -513,8 +514,9 @@ func (c *attemptControl) withFate(ctx context.Context, s *callScope, method stri
 	return hghook.EndedBy(ctx, e)
 }
 
-// checkStallLocked starts the stall timer of a. On expiry, it withdraws or abandons a if no byte
-// has moved since the previous expiry, and otherwise restarts the timer. c.mu must be held.
+// checkStallLocked starts the stall timer of a, which expires after stall. If no byte has moved
+// between two expiries, a is withdrawn within the time withdraw, or abandoned if withdraw is not
+// positive. Otherwise the timer is restarted. c.mu must be held.
 func (c *attemptControl) checkStallLocked(a *attempt, stall, withdraw time.Duration) {
 	h := a.h
 	nctx := h.HG().NA()

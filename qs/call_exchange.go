@@ -12,10 +12,8 @@ import (
 )
 
 // An exchange is one attempt of a call, from the choice of a backend to the release of lent memory,
-// files and streams.
-//
-//	prepareHandle ─► h is ready ─► hg.Handle.Call ─► takeAnswer ─► finish
-//	  └─ fails ────────────────────────────────────────────────────►┘
+// files and streams. prepareHandle must be called first. If it succeeds, the handle's Call and
+// takeAnswer follow. finish must be called last, even if an earlier step failed.
 type exchange struct {
 	o       *outgoingCall
 	c       *Call // the Call of the innermost interceptor
@@ -98,8 +96,8 @@ func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) 
 	return err
 }
 
-// setMetaAndStreams sets the metadata and streams for the call of h, and attaches h to the call's
-// attemptControl.
+// setMetaAndStreams sets the metadata and the streams of h, and attaches h to the call's
+// attemptControl. It fails if the call has been canceled.
 func (x *exchange) setMetaAndStreams(meta hg.Metadata) (err error) {
 	o, h := x.o, x.h
 	if x.hasMeta = !meta.IsZero(); x.hasMeta {
@@ -120,8 +118,8 @@ func (x *exchange) setMetaAndStreams(meta hg.Metadata) (err error) {
 	return o.beginForward(x.attempt, h, x.c.progressTimeout, x.c.withdrawTimeout)
 }
 
-// takeAnswer completes the call of h, which returned err. It finishes the pumps, records the fate,
-// decodes the response, and returns h to the cache.
+// takeAnswer completes the attempt after the handle's Call has returned err. It finishes the pumps,
+// records the fate, decodes the response, and returns h to the cache.
 func (x *exchange) takeAnswer(ctx context.Context, err error) error {
 	o, h := x.o, x.h
 	if err == nil && x.loans != nil {

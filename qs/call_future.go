@@ -18,10 +18,13 @@ import (
 // than once. There is no need to wait for a Future: the call completes on its own, at the latest
 // when its context is done or its node is closed.
 //
-//	                the call                 at the server
-//	Abandon         completes immediately    the request is destroyed, or its handler's ctx is canceled
-//	Cancel          completes immediately    the handler continues, since nothing is sent
-//	Withdraw        completes if the server returns the request, which then certainly did not run
+// Three methods complete a call early:
+//
+//   - Cancel completes it immediately and sends nothing. The handler continues.
+//   - Abandon completes it immediately. The server destroys the request or cancels the context of
+//     its handler.
+//   - Withdraw completes it only if the server returns the request, which then certainly did not
+//     run.
 type Future[Out any] struct {
 	f   *futureCall
 	out *Out
@@ -77,8 +80,8 @@ func (f *futureCall) run(ctx context.Context) {
 	returned = true
 }
 
-// onEnd completes the call. returned is false if an interceptor or codec panicked with the value
-// panicked, or called runtime.Goexit.
+// onEnd records the result of the call and closes f.done. returned is false if an interceptor or
+// codec panicked with the value panicked, or called runtime.Goexit.
 func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 	o := f.o
 	if !returned {
@@ -149,7 +152,8 @@ func (f *Future[Out]) Cancel() { f.f.endAttempts((*hg.Handle).Cancel) }
 // context of its handler. It does not block.
 func (f *Future[Out]) Abandon() { f.f.endAttempts((*hg.Handle).Abandon) }
 
-// endAttempts calls how for each attempt in flight, and interrupts the pause between two attempts.
+// endAttempts calls how with the handle of each attempt in flight, and interrupts the pause between
+// two attempts.
 func (f *futureCall) endAttempts(how func(*hg.Handle)) {
 	f.o.stopAttempts(how)
 	f.cancel()
@@ -165,8 +169,8 @@ func (f *futureCall) abandonAndWait() {
 }
 
 // Withdraw asks the server to return the request, in which case it certainly does not run. It
-// blocks until there is an answer or ctx is done. In the latter case it cancels the call. Retry
-// starts no attempt in the meantime. The result is one of:
+// blocks until the server has answered or ctx is done. In the latter case it cancels the call.
+// Retry starts no attempt while Withdraw blocks. The result is one of:
 //
 //   - hg.Withdrawn: no attempt ran or will run, or a handler refused the request (Refuse). The call
 //     has completed with ErrCanceled, with that refusal, or with whatever else kept the request from

@@ -8,12 +8,12 @@ import (
 )
 
 // An openCall is a streaming call that does not occupy a goroutine. Such a call may last for days,
-// and a goroutine's stack would account for most of its memory. The caller's goroutine starts it
-// without waiting. It completes in a callback, or in a goroutine if completion may take long. In
-// between, an idleDriver ensures that the call's context is driven.
+// and a goroutine's stack would account for most of its memory.
 //
-//	begin ─► hg.Handle.Call ─ the call completes, or ctx is done ─► onEnd
-//	  └─ fails: the call has completed
+// The caller's goroutine sends the request in begin, without waiting for the response. When the
+// response arrives or the context is done, onEnd completes the call, either in a callback or, if
+// that may take long, in a new goroutine. In between, an idleDriver ensures that the call's context
+// is driven.
 //
 // A call with interceptors, which may block, has a goroutine, as does every call in the simulator.
 type openCall struct {
@@ -50,7 +50,7 @@ func (k *openCall) begin(ctx context.Context) {
 	returned = true
 }
 
-// forward sends the request.
+// forward prepares the call and sends its request.
 func (k *openCall) forward(ctx context.Context) (err error) {
 	o := k.f.o
 	if ctx, k.stop, err = o.prepare(ctx); k.stop == nil {
@@ -98,7 +98,7 @@ func (k *openCall) onContextEnd() {
 	}
 }
 
-// onEnd completes the call.
+// onEnd completes the call after the handle's call has completed.
 func (k *openCall) onEnd() {
 	f := k.f
 	k.mu.Lock()
@@ -132,9 +132,9 @@ func (k *openCall) cleanUp(err *error) {
 	}
 }
 
-// An idleDriver ensures that a context is driven while openCalls are in flight. Usually it is
-// driven by goroutines that wait for something in it. If none of them has done so for a moment, or
-// if many are waiting, the idleDriver starts a goroutine to drive it.
+// An idleDriver ensures that a context is driven while openCalls are in flight. Usually, goroutines
+// that wait for an event of the context drive it. If none of them does so for a short time, or if
+// many are waiting, the idleDriver starts a goroutine that drives the context.
 type idleDriver struct {
 	mu        sync.Mutex // guards the fields below
 	openCalls int        // number of openCalls in flight
@@ -144,7 +144,7 @@ type idleDriver struct {
 }
 
 // beginDriving ensures that context i is driven until endDriving is called. If Serve has been
-// called, that already does so.
+// called, no further action is necessary, because Serve drives all contexts.
 func (n *Node) beginDriving(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()
@@ -158,7 +158,8 @@ func (n *Node) beginDriving(i int) {
 	hghook.OnIdle(n.contexts[i], k.onIdle)
 }
 
-// startStandIn starts a goroutine that drives context i.
+// startStandIn starts a goroutine that drives context i, unless it is already running or no
+// openCall is in flight.
 func (n *Node) startStandIn(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()

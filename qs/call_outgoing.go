@@ -11,10 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An outgoingCall is a Call at its origin, the node that makes it.
-//
-//	run ─ interceptors ─► attempt: lend ─► hg.Handle.Call ─► take back what was lent
-//	                         ▲ again, or concurrently, when an interceptor calls next again
+// An outgoingCall is a Call at the node that makes it. run calls the interceptors, and each call of
+// next by the innermost one makes an attempt, which is an exchange. Attempts may be made
+// concurrently.
 type outgoingCall struct {
 	Call
 	attemptControl
@@ -93,8 +92,9 @@ func (o *outgoingCall) allInterceptors(n *Node) []Interceptor {
 	}
 }
 
-// runInterceptors runs an attempt, in scope s, inside the interceptors in is. c is the scope's
-// Call.
+// runInterceptors calls the first interceptor in is with c. Each call of next by that interceptor
+// runs the remaining ones in a nested scope. If is is empty, runInterceptors makes one attempt.
+// When it returns, no attempt in s is in flight.
 func (o *outgoingCall) runInterceptors(
 	ctx context.Context, is []Interceptor, s *callScope, c *Call,
 ) (err error) {
@@ -142,10 +142,10 @@ func (o *outgoingCall) runInterceptors(
 	return err
 }
 
-// resultFor copies the results of one call of next, made in scope in, to the Call of the
-// interceptor that made it, in scope s. It omits the results of an attempt that lost to another
-// one: a failed attempt when another has received a response, and an attempt whose response came
-// after another. It copies nothing once the interceptor has returned.
+// resultFor copies the results of one call of next from in to the Call that the interceptor
+// received. err is the error of next, and s is the scope of the interceptor. If the interceptor has
+// made several attempts, the first response is kept: resultFor ignores later responses, and errors
+// after a response. It copies nothing once the interceptor has returned.
 func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err error) {
 	o.answerMu.Lock()
 	defer o.answerMu.Unlock()
@@ -166,7 +166,7 @@ func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err er
 	to.ResponseMetadata, to.BytesMoved = from.ResponseMetadata, from.BytesMoved
 }
 
-// callOnce makes one attempt.
+// callOnce makes one attempt in scope s and returns its error.
 func (o *outgoingCall) callOnce(ctx context.Context, s *callScope, c *Call) (err error) {
 	x := exchange{o: o, c: c}
 	defer func() { x.finish(&err) }() // deferred because a codec may panic or call runtime.Goexit

@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// registerHandler registers h as the handler of m. It panics if h is nil or if the node already
-// serves a method of this name.
+// registerHandler registers h as the handler of m. isNil reports whether the function that h calls
+// is nil. registerHandler panics if it is, or if the node already serves a method of this name.
 func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	if isNil {
 		panic(fmt.Sprintf("qs: method %s: the handler is nil", m.name))
@@ -103,14 +103,14 @@ func (s *plainRequest[In, Out]) Value(key any) any {
 	return s.requestContext.Value(key)
 }
 
-// A request is an incoming call with everything that may come between its input, the handler and
-// the response. It also serves as the handler's context.
+// A request is an incoming call that may have interceptors, Sources, Sinks and per-client limits.
+// It also serves as the handler's context.
 type request struct {
 	requestContext
 	in, out any         // pointers to the input and output; out is nil if there is no output
 	lent    []lentField // Sources and Sinks of the input
-	// ctx is the context that the last interceptor passed to next. It is nil until the handler
-	// begins, and if it is the request itself.
+	// ctx is the context that the last interceptor passed to next. It is nil before the handler
+	// begins, and if there are no interceptors.
 	ctx context.Context
 
 	flushed  bool  // flushSinks has been called
@@ -151,8 +151,8 @@ func (s *requestContext) callOf(in, out any) *Call {
 	return &a.Call
 }
 
-// decodeInput decodes the input and prepares its Sources and Sinks. If it fails, its error refuses
-// the request (NotRun).
+// decodeInput decodes the input and prepares its Sources and Sinks. Its error is marked with
+// hg.Refuse, so that the caller's error has the fate NotRun.
 func (s *request) decodeInput() (err error) {
 	meta := s.r.Meta()
 	if err = s.m.checkAgreement(s.r); err == nil {
@@ -204,7 +204,7 @@ type handlingFunc func(ctx context.Context) error
 
 func (f handlingFunc) handle(ctx context.Context) error { return f(ctx) }
 
-// runHandler runs h inside the server interceptors.
+// runHandler calls the server interceptors, the last of which calls h.
 func (s *request) runHandler(h typedHandler) error {
 	is := s.n.cfg.ServerInterceptors
 	if len(is) == 0 {
@@ -213,7 +213,8 @@ func (s *request) runHandler(h typedHandler) error {
 	return s.runWithin(is, h)
 }
 
-// runWithin runs h inside the interceptors in is.
+// runWithin calls the interceptors in is, the last of which calls h. If none of them calls next,
+// the request is refused.
 func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	ctx, leave := context.WithCancel(s)
 	defer leave()
@@ -294,8 +295,8 @@ func (s *request) handlerContext() context.Context {
 }
 
 // flushSinks flushes the Sinks, after which they can no longer be used. It blocks until they are
-// flushed or ctx is done. Only the first call has an effect. It runs inside the interceptors so
-// that they receive its error.
+// flushed or ctx is done. Further calls return the error of the first one. The first call is made
+// inside the interceptors, so that they receive the error.
 func (s *request) flushSinks(ctx context.Context) (err error) {
 	if s.flushed {
 		return s.flushErr
@@ -343,8 +344,8 @@ func (s *requestContext) onFailure(err error) error {
 	return err
 }
 
-// endLent makes the Sources and Sinks unusable and releases the client's share of the limits. The
-// handler must have returned or panicked.
+// endLent makes the Sources and Sinks unusable and releases the share of the client's limits that
+// the request holds. The handler must have returned or panicked.
 func (s *request) endLent() {
 	for i := range s.lent {
 		s.lent[i].end()
@@ -412,7 +413,7 @@ func (l *lentField) ticket() *ticket {
 }
 
 // attachLent attaches the Sources and Sinks of the input to the request. They remain usable until
-// endLent.
+// endLent is called.
 func (s *request) attachLent() {
 	if len(s.m.fields) == 0 {
 		return

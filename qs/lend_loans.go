@@ -36,7 +36,7 @@ type loanSet struct {
 // A lentSink is a Sink lent for an attempt.
 type lentSink struct {
 	*sinkState
-	hasTicket bool // the Sink has a ticket, so the response reports how far it was filled
+	hasTicket bool // the Sink has a ticket, so the response reports how many bytes were written
 }
 
 // lendInput registers the Sources and Sinks of in for access by the peer. It returns a pointer to a
@@ -83,8 +83,8 @@ func (l *loanSet) lendInput(in any) (any, error) {
 	return &lentInput{own.Interface(), l}, nil
 }
 
-// newTicket returns the ticket of field f, encoded as wire, or nil if wire is empty. It stores the
-// ticket's number in wire.
+// newTicket returns a ticket for field f, or nil if wire is empty. wire is the encoded ticket, in
+// which newTicket stores the ticket's number.
 func (l *loanSet) newTicket(f field, wire []byte) *lentTicket {
 	if len(wire) == 0 {
 		return nil
@@ -249,7 +249,8 @@ func (l *loanSet) streamSpecs() []hg.StreamSpec {
 	return specs
 }
 
-// bindStreams connects the streams of a started call to the pumps and the item streams.
+// bindStreams connects the streams of h to the pumps and to the item streams. It must be called
+// once the call of h has started.
 func (l *loanSet) bindStreams(h *hg.Handle) {
 	var items []*hg.Stream
 	for i := range l.m.streams {
@@ -263,8 +264,8 @@ func (l *loanSet) bindStreams(h *hg.Handle) {
 	}
 }
 
-// takeStreams detaches the item streams from h, whose call returned err. The pumps keep their
-// streams.
+// takeStreams detaches the item streams from h after its call has completed with err. The pumps
+// keep their streams.
 func (l *loanSet) takeStreams(h *hg.Handle, err error) {
 	all, _ := hghook.TakeStreams(h).([]*hg.Stream)
 	if l.streams != nil {

@@ -17,12 +17,12 @@ import (
 )
 
 // A pump moves bytes between a caller's reader or writer and a stream of one attempt. It runs in
-// its own goroutine because the caller's Read or Write may block:
+// its own goroutine because the caller's Read or Write may block.
 //
-//	Reader: r ─ Read ──► memory of the stream ─► the handler
-//	Writer: w ◄─ Write ─ memory of the stream ◄─ the handler
-//
-// It does not read until the handler does. Before that, the stream provides no memory to read into.
+// For a reader, the pump passes memory of the stream to Read, and the handler receives what Read
+// stored there. For a writer, the pump passes to Write the memory of the stream that holds the
+// handler's data. The pump does not read until the handler does, because the stream provides no
+// memory before that.
 type pump struct {
 	hctx *hg.Context
 	log  func(text string, args ...any)
@@ -53,8 +53,9 @@ type pump struct {
 // stream.
 const maxPumpChunk = 256 << 10
 
-// A streamUse is true while an attempt uses a caller's reader or writer. Once a Read has returned
-// bytes or has been abandoned, another attempt would miss those bytes.
+// A streamUse reports whether an attempt is using a caller's reader or writer. A reader is spent
+// once a Read has returned bytes or has been abandoned, because another attempt would miss those
+// bytes.
 type streamUse struct {
 	atomic.Bool
 	spent bool // no other attempt may use the reader
@@ -88,7 +89,7 @@ func (n *Node) newPump(hctx *hg.Context, from io.Reader, into *sinkState, u *str
 	return g, nil
 }
 
-// start starts the goroutine, which transfers bytes through s.
+// start starts the pump's goroutine, which transfers bytes through s.
 func (g *pump) start(s *hg.Stream) {
 	g.mu.Lock()
 	g.stream = s

@@ -35,7 +35,7 @@ type sinkState struct {
 	into io.Writer
 	used streamUse // in use by an attempt
 
-	fileSink *sinkState // the Sink of the file that cannot be mapped, if into stands in for it
+	fileSink *sinkState // the FileBuffer to which into writes because the file cannot be mapped; nil otherwise
 
 	filled atomic.Int64
 
@@ -181,7 +181,7 @@ type failWriter struct{ err error }
 // Write implements io.Writer.
 func (w failWriter) Write([]byte) (int, error) { return 0, w.err }
 
-// A pushedSink is a Sink at its handler.
+// A pushedSink is the handler's side of a Sink.
 type pushedSink struct {
 	borrowedMem
 	w    *pushWriter // result of Writer; nil before its first call

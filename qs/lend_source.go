@@ -37,8 +37,8 @@ type sourceState struct {
 	handler *pulledSource // set at the handler
 }
 
-// Bytes returns a Source of the memory segs, which is not copied. The caller must not modify it
-// until the call has returned. Up to 2 KiB are sent inside the request.
+// Bytes returns a Source that reads the memory segs without copying it. The caller must not modify
+// the memory until the call has returned. Up to 2 KiB are sent inside the request.
 func Bytes(segs ...[]byte) Source { return Source{&sourceState{segs: nonNil(segs)}} }
 
 // nonNil returns segs, or an empty slice if segs is nil. A nil field in sourceState or sinkState
@@ -180,7 +180,7 @@ func (s *Source) UnmarshalBinary(b []byte) error {
 	return nil
 }
 
-// A pulledSource is a Source at its handler.
+// A pulledSource is the handler's side of a Source.
 type pulledSource struct {
 	borrowedMem
 	tail *streamReader // reader for a Reader of the caller; nil before the first call of Reader
@@ -308,7 +308,8 @@ func errNotInHandler(what string) error {
 		hg.ErrUnsupported)
 }
 
-// checkMemory returns an error if the handler has returned.
+// checkMemory returns an error if the handler has returned. what, which is used in the error text,
+// is "Source" or "Sink".
 func (b *borrowedMem) checkMemory(what string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -330,8 +331,8 @@ func (b *borrowedMem) causeOf(what string, err error) error {
 	return err
 }
 
-// stopAtReturn arranges for stop to be called when the handler returns. The returned function calls
-// it immediately instead.
+// stopAtReturn arranges for stop to be called when the handler returns. If the handler has already
+// returned, stopAtReturn calls stop itself. Otherwise now calls stop early.
 func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -353,7 +354,8 @@ func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	}
 }
 
-// end makes the memory unusable once the handler has returned, and calls the stops.
+// end marks the handler as returned, so that the memory can no longer be used, and calls the
+// functions in stops.
 func (b *borrowedMem) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A streamReader reads from a Reader of the caller. It is used at the handler.
+// A streamReader implements Source.Reader for a Reader of the caller.
 type streamReader struct {
 	pieces.Reader
 	p        *pulledSource
@@ -53,8 +53,8 @@ func (r *streamReader) next() ([]byte, error) {
 	}
 }
 
-// A streamWriter writes to a Writer of the caller. It is used at the handler, and is guarded by the
-// lock of its pushWriter.
+// A streamWriter implements Sink.Writer for a Writer of the caller. The lock of its pushWriter must
+// be held during each call.
 type streamWriter struct {
 	pieces.Writer
 	p   *pushedSink

@@ -126,9 +126,9 @@ func (s *typedRequest[In, Out]) handle(ctx context.Context) (err error) {
 
 // Call calls m at to, and blocks until the response arrives or ctx is done. When ctx is done, the
 // call completes immediately regardless of the server, and a cancellation is sent to the server.
-// (For calls with a Reader or Writer, see there.) If ctx has no deadline and there is no
-// Config.CallTimeout and no Timeout of the method, Call may block forever. It is safe for
-// concurrent use.
+// (Reader and Writer document the exceptions for calls that use them.) If ctx has no deadline and
+// there is no Config.CallTimeout and no Timeout of the method, Call may block forever. It is safe
+// for concurrent use.
 //
 // The caller must not use the Sources and Sinks of its input until Call returns. After that,
 // nothing reads or writes them, even if Call returned an error.

@@ -14,14 +14,14 @@ import (
 
 // Requests and responses carry metadata about the definition of the method, so that differences
 // between the definitions of the two sides are detected before the handler runs and before data is
-// transferred:
+// transferred.
 //
-//	request:  streams     one per item stream, which must match those of the method, then one per
-//	                      Reader and Writer
-//	          qs-lent     names of the input fields with tickets, by ticket number; the server refuses
-//	                      the request unless it finds them all
-//	response: qs-filled   how far each Sink with a ticket was filled, by ticket number; only if a Sink
-//	                      was lent
+//   - The streams of a request are those of its items, which must match those of the method,
+//     followed by one for each Reader and Writer.
+//   - lentMeta is in a request. It contains the names of the input fields with tickets, by ticket
+//     number. The server refuses the request unless it finds all of them.
+//   - filledMeta is in the response if a Sink was lent. It contains how far each Sink with a ticket
+//     was filled, by ticket number.
 //
 // The encoding of the input and the output does not depend on this metadata.
 const (

@@ -96,8 +96,8 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 	return id, nil
 }
 
-// useDefinitionLocked records is, a description of a definition, as that of name. It fails if n has
-// used a different one for that name. n.mu must be held.
+// useDefinitionLocked records is as the description of the method called name. It fails if a
+// different description has been recorded under that name. n.mu must be held.
 func (n *Node) useDefinitionLocked(name, is string) error {
 	switch was := n.defined[name]; was {
 	case "":

@@ -19,8 +19,9 @@ import (
 // A Node connects a process to a network. It serves methods and calls those of other nodes. Its
 // methods are safe for concurrent use.
 //
-//	Open ─► Handle … ─► Serve ── ctx done ──► drain: refuse new calls, wait for those in flight ─► return
-//	          └─► Peer, Call: Serve is not needed only to make calls      └─ at most Config.ShutdownTimeout
+// After Open, a program registers its handlers and calls Serve, which a node that only makes calls
+// does not need. When the context of Serve is done, the node drains: it refuses new calls and waits
+// for those in flight, at most for Config.ShutdownTimeout. Then Serve returns.
 type Node struct {
 	cfg      Config
 	class    *hg.Class
@@ -31,7 +32,7 @@ type Node struct {
 
 	known   sync.Map      // method definitions that have been used: *method to hg.ID
 	budgets sync.Map      // retry budgets: *RetryPolicy to *retryBudget
-	idle    []handleCache // idle handles of each context
+	idle    []handleCache // idle handles, one cache per context
 
 	idleDrivers []idleDriver // one per context
 

@@ -66,7 +66,7 @@ type clientShare struct {
 	at     time.Duration // time of the last refill, by Node.now
 }
 
-// sweepNames is the minimum number of names at which idle ones are removed.
+// sweepNames is the minimum size of clientShares.shares at which idle entries are removed.
 const sweepNames = 1024
 
 // limitHandler returns a handler that acquires a share for the client and then calls h.

@@ -83,8 +83,9 @@ func (w *workers) dispatchStreams(r hg.Request) {
 	}
 }
 
-// notifyBlocking makes another goroutine drive the context. It must be called before the handler of
-// a request with streams blocks, and when data that it has queued needs the driving goroutine.
+// notifyBlocking makes another goroutine drive the context of r, a request with streams. It must be
+// called before the handler of r blocks. It must also be called if data that the handler has queued
+// can be sent only by the goroutine that drives the context.
 func (w *workers) notifyBlocking(r hg.Request) {
 	if id := r.HG().ID(); id < len(w.inline) { // otherwise the program created the context, and Serve does not drive it
 		w.inline[id].Blocks(r)
