@@ -58,7 +58,7 @@ func (t *nonblockingIO) transfer(p buffer, wait bool) (n int, ready bool, err er
 	return max(t.n, 0), true, err
 }
 
-// runOnce performs the system call and reports whether the transfer is complete.
+// runOnce performs the system call. It returns false if rawIO must wait for the socket and then call it again.
 func (t *nonblockingIO) runOnce(fd uintptr) bool {
 	b := t.target.b
 	if m := t.target.mem; m != nil {

@@ -283,7 +283,8 @@ func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, ou
 	return -1, out, errors.Join(errs...)
 }
 
-// anyOf waits until one of futures has completed and returns its index. It skips nil elements.
+// anyOf blocks until one of futures has completed and returns its index. If ctx is done first, it
+// returns the cause of ctx. It skips nil elements.
 func anyOf(ctx context.Context, futures []*futureCall) (int, error) {
 	var some *Node
 	cases := []reflect.SelectCase{{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(ctx.Done())}}

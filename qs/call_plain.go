@@ -40,8 +40,8 @@ func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 }
 
 // resetPlain resets the state of a plain call so that o can be reused for another call of its
-// method to any Peer. It returns false if o cannot be reused, because the call failed or a Balancer
-// has seen it.
+// method to any Peer. It returns false if o cannot be reused, because the call failed or was passed
+// to a Balancer.
 func (o *outgoingCall) resetPlain(err error) bool {
 	if err != nil || o.home.single == nil {
 		return false

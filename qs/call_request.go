@@ -437,7 +437,8 @@ func (s *request) attachLent() {
 	}
 }
 
-// takeStreams attaches the streams of the request to the Readers and Writers of the input.
+// takeStreams attaches the streams of the request to the Readers and Writers of the input. It fails
+// if a Reader or Writer refers to a stream that does not match it.
 func (s *request) takeStreams() error {
 	var taken [na.MaxStreams]bool
 	for i := range s.lent {

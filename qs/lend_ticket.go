@@ -25,11 +25,11 @@ func (t *lentTicket) encoded() []byte {
 }
 
 const (
-	ticketMemory = 1 // followed by its number and a bulk handle
-	// ticketStream is followed by its number, the index of the stream in the request, and a uvarint
-	// that is the expected length plus 1, or 0 if the length is unknown.
+	ticketMemory = 1 // followed by the ticket's number and a bulk handle
+	// ticketStream is followed by the ticket's number, the index of the stream in the request, and
+	// a uvarint that is the expected length plus 1, or 0 if the length is unknown.
 	ticketStream = 2
-	ticketSink   = 4 // added to one of the others for a Sink
+	ticketSink   = 4 // bit that is set in addition to ticketMemory or ticketStream for a Sink
 )
 
 // A ticket is the wire form of a Source or Sink: a reference to memory or to a stream of the

@@ -53,8 +53,8 @@ type clientShares struct {
 
 	mu      sync.Mutex            // guards the fields below
 	holders map[hg.Request]string // name of the client, for each request that holds a share
-	// shares maps names to the clients that have a running handler or a bucket that is not full. It
-	// also contains some idle ones.
+	// shares contains an entry for each name whose clients have a running handler or a bucket that
+	// is not full. It also contains some idle entries.
 	shares  map[string]*clientShare
 	sweepAt int // size of shares at which idle ones are removed
 }
@@ -109,8 +109,8 @@ func labelOf(name string) string {
 	return fmt.Sprintf("client %q", name)
 }
 
-// takeShare acquires a share for request r. If a limit is reached, it returns the error of the
-// refusal.
+// takeShare acquires a share for request r. If a limit is reached, it returns the error with which
+// r must be refused.
 func (c *clientShares) takeShare(r hg.Request, name string, limit ClientLimit) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -74,8 +74,8 @@ var (
 // requestMeta is the metadata key for the secret of a C client's request.
 const requestMeta = "mercury-request"
 
-// New returns a Gateway that forwards calls received by node to C processes, by means of c. It does not start anything.
-// The caller must drive node, for example with Node.Serve.
+// New returns a Gateway that forwards calls received by node to C processes, which it calls through c. It does not
+// serve requests by itself. The caller must drive node, for example with Node.Serve.
 func New(node *qs.Node, c *mercury.Node, cfg Config) *Gateway {
 	if cfg.Memory == 0 {
 		cfg.Memory = 256 << 20
@@ -148,7 +148,7 @@ func (g *Gateway) release(n int64) {
 	g.mu.Unlock()
 }
 
-// handleCall makes a call to a C process on behalf of a caller.
+// handleCall calls a C process on behalf of the sender of in, and returns the encoded result.
 func (g *Gateway) handleCall(ctx context.Context, in callIn) ([]byte, error) {
 	if !slices.Contains(g.cfg.Targets, in.Addr) && !slices.Contains(g.cfg.Targets, "*") {
 		return nil, qs.Refuse(qs.Errorf(qs.ErrDenied, "%s is not a target of this gateway", in.Addr))

@@ -114,7 +114,8 @@ func Bandwidth(ctx context.Context, n *mercury.Node, addr string, serverWrites b
 	return r, err
 }
 
-// Done ends a measurement. In response, hg_perf_server frees its buffers and exits, and Serve calls its done function.
+// Done notifies the server at addr that the measurement is complete. In response, hg_perf_server frees its buffers and
+// exits, and Serve calls its done function.
 func Done(ctx context.Context, n *mercury.Node, addr string) error {
 	_, err := done.Call(ctx, n, addr, struct{}{})
 	return err

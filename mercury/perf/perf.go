@@ -68,7 +68,7 @@ func fillPattern(b []byte, size int, handle uint32) {
 	}
 }
 
-// verify checks the pattern in the first n bytes of each buffer in b.
+// verify returns an error if the first n bytes of each buffer in b do not contain the pattern.
 func verify(b []byte, size, n int, handle uint32) error {
 	for at := 0; at < len(b); at += size {
 		for i := 0; i+4 <= n; i += 4 {

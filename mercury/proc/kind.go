@@ -12,7 +12,7 @@ var (
 	reader   = reflect.TypeFor[Reader]()
 )
 
-// kindOf returns the encoding of t.
+// kindOf returns the kind that describes the encoding of t.
 func kindOf(t reflect.Type) (*kind, error) {
 	if k, ok := kinds.Load(t); ok {
 		return k.(*kind), nil
@@ -29,8 +29,8 @@ func kindOf(t reflect.Type) (*kind, error) {
 	return k, nil
 }
 
-// newKind returns the encoding of t. last reports whether t is at the end of the encoding, and within lists the types
-// that contain t.
+// newKind returns a kind for t. tag is the proc tag of the field of type t. last reports whether t is at the end of the
+// encoding, and within lists the types that contain t.
 func newKind(t reflect.Type, tag string, last bool, within []reflect.Type) (*kind, error) {
 	k := &kind{t: t}
 	if p := reflect.PointerTo(t); p.Implements(appender) && p.Implements(reader) {

@@ -185,7 +185,7 @@ func (b *Bulk) Parse(data []byte) (rest []byte, err error) {
 // with shared memory may be longer.
 const ownerSize = 8 + 8 + SourceSize
 
-// parseOwner parses the address to which b is bound.
+// parseOwner parses the address to which b is bound, at the beginning of d, and returns the bytes that follow.
 func (b *Bulk) parseOwner(d []byte) (rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(d) < 8+ownerSize+1 {

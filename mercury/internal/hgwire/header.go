@@ -24,7 +24,7 @@ const (
 // SourceSize is the length in bytes of the sender's address, which precedes each request.
 const SourceSize = 16
 
-// AppendSource appends a, the address of the sender of an unexpected message. It must be an IPv4 address.
+// AppendSource appends a, the address of the sender of an unexpected message. a must be an IPv4 address.
 func AppendSource(b []byte, a netip.AddrPort) []byte {
 	ip := a.Addr().As4()
 	b = append(b, 2, 0) // AF_INET, little-endian
@@ -145,8 +145,8 @@ func ParseRequest(b []byte) (r Request, payload []byte, err error) {
 	return r, payload, err
 }
 
-// Nameless returns an ID near random for which the request header without flags has the checksum 0. Where such a header
-// contains 0, a library built with checksums reads a checksum, and therefore accepts the request.
+// Nameless returns an ID close to random. A request header with this ID and no flags has the checksum 0. A library
+// built with checksums expects the checksum where such a header contains 0, and therefore accepts the request.
 func Nameless(random uint64) uint64 {
 	id := random &^ 0xffff
 	for ; ; id++ {

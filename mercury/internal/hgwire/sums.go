@@ -30,7 +30,7 @@ func Sum(payload []byte) uint32 { return crc32.Checksum(payload, castagnoli) }
 
 // A Verifier verifies the checksums sent by a peer. C sends no checksums, only header checksums, or both, and a message
 // does not indicate which. The value 0 therefore means that there is no checksum, until a different value arrives. From
-// then on, it is treated as a checksum. The zero Verifier is ready to use with a new peer. It is safe for concurrent
+// then on, 0 is treated as a checksum. The zero Verifier is ready to use with a new peer. It is safe for concurrent
 // use.
 type Verifier struct{ header, payload atomic.Bool } // whether the peer has sent a non-zero checksum
 
