@@ -102,8 +102,8 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Code.Error()
 }
 
-// isRefusal reports whether the library at the target responded without running a handler. Only the library uses these
-// codes.
+// isRefusal reports whether the library at the target responded without running a handler. A handler cannot respond
+// with the codes for which isRefusal returns true.
 func (e *RemoteError) isRefusal() bool {
 	switch e.Code {
 	case ErrNoMethod, ErrAgain, ErrInvalid, codes.ErrVersion, ErrProtocol, ErrChecksum:
@@ -124,11 +124,11 @@ func (e *RemoteError) Is(target error) bool {
 	return target == e.Code && (e.Code >= codes.ErrNotFound || e.Code == ErrNoMethod)
 }
 
-// otherError is HG_OTHER_ERROR. It stands for all errors that have no number in C.
+// otherError is HG_OTHER_ERROR. It is sent for every error that has no number in C.
 const otherError Code = 26
 
-// codeInC returns the number to send for an error of a handler. If the error has no number in C, or one which means
-// that no handler ran, codeInC returns HG_OTHER_ERROR. See the table in docs/MERCURY.md.
+// codeInC returns the number to send for err, the error of a handler. It returns HG_OTHER_ERROR if err has no number in
+// C, or if its number means that no handler ran. See the table in docs/MERCURY.md.
 func codeInC(err error) int8 {
 	code := CodeOf(err)
 	if code == codes.ErrIO && !errors.Is(err, codes.ErrIO) { // CodeOf returns ErrIO for errors without a code

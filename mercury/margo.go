@@ -9,8 +9,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/hgwire"
 )
 
-// margoIn and margoOut are the lengths in bytes of Margo's prefixes. The prefix of the input is the ID of the calling
-// RPC, used for statistics, and that of the output is an hg_return_t.
+// margoIn and margoOut are the lengths in bytes of Margo's prefixes. The prefix of an input is the ID of the calling
+// RPC, which is used for statistics. The prefix of an output is an hg_return_t.
 const margoIn, margoOut = 8, 4
 
 // DefaultProvider is Margo's provider ID for RPCs without a provider.

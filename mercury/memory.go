@@ -61,7 +61,7 @@ type buffer struct {
 	off, n uint64
 }
 
-// errRevoked is the error for an access to revoked memory.
+// errRevoked is returned for an access to memory that has been revoked.
 var errRevoked = errorf(ErrRevoked, "the memory is no longer accessible")
 
 // Access is the set of operations that peers may perform on lent memory.

@@ -205,14 +205,15 @@ func (n *Node) HandleInline(id uint64, fn func(*Request)) {
 	n.mustAddHandler(id, handler{serve: fn, inline: true})
 }
 
-// mustAddHandler adds a handler. It panics if id already has one.
+// mustAddHandler adds h as the handler of the RPC id. It panics if id already has a handler.
 func (n *Node) mustAddHandler(id uint64, h handler) {
 	if !n.addHandler(id, h) {
 		panic(fmt.Sprintf("mercury: RPC %#x has a handler already", id))
 	}
 }
 
-// addHandler adds a handler. It returns false if id already has one.
+// addHandler adds h as the handler of the RPC id. It returns false if id already has a handler. It panics if h has no
+// function.
 func (n *Node) addHandler(id uint64, h handler) bool {
 	if h.serve == nil {
 		panic("mercury: Handle without a function")

@@ -9,7 +9,7 @@ import (
 // failpoint, if set, is called with the bytes received from a peer before they are handled. It is set only by tests.
 var failpoint atomic.Pointer[func(b []byte)]
 
-// callFailpoint calls failpoint.
+// callFailpoint calls failpoint if it is set.
 func callFailpoint(b []byte) {
 	if f := failpoint.Load(); f != nil {
 		(*f)(b)

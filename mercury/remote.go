@@ -106,13 +106,14 @@ type transfer struct {
 	err      error
 }
 
-// A chunkOp is a chunk of a transfer that is in flight.
+// A chunkOp is the read or write of one chunk of a transfer.
 type chunkOp struct {
 	transfer *transfer
 	off, n   uint64
 }
 
-// transfer reads or writes p and waits for completion. It keeps up to maxInFlight chunks in flight.
+// transfer reads or writes p and blocks until that has completed or ctx is done. It keeps up to maxInFlight chunks in
+// flight.
 func (r *Remote) transfer(ctx context.Context, name string, access Access, p []byte, off int64) (int, error) {
 	if err := r.checkAccess(name, access, len(p), off); err != nil || len(p) == 0 {
 		return 0, err
@@ -226,7 +227,7 @@ func (r *connReader) handleReadResponse(o *chunkOp) error {
 	return nil
 }
 
-// handleAck handles the acknowledgement of the oldest write.
+// handleAck handles the acknowledgement of a write, which completes the oldest chunk in pendingWrites.
 func (c *conn) handleAck() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

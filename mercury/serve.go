@@ -232,7 +232,7 @@ func (c *conn) dequeue() (r *Request) {
 	return r
 }
 
-// serve reads the input if it did not fit into the message, and runs the handler.
+// serve runs the handler of r. If the input did not fit into the message, serve reads it first.
 func (r *Request) serve() {
 	charged := int64(len(r.in))
 	defer func() { r.conn.node.chargeBudget(-charged) }()

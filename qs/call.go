@@ -208,7 +208,7 @@ type attemptControl struct {
 }
 
 // A callScope represents one call of next by an interceptor, or the whole call. Its fate covers all
-// attempts made within it, whatever errors the interceptors return.
+// attempts made within it, regardless of the errors that the interceptors return.
 type callScope struct {
 	parent       *callScope // enclosing scope; nil for the whole call
 	fate         hg.Fate    // worst fate of the attempts in the scope
@@ -227,8 +227,8 @@ type callScope struct {
 	settled bool
 }
 
-// A nestedScope is the scope of one call of next, together with the copy of the Call for the next
-// interceptor or the attempt.
+// A nestedScope is the scope of one call of next. It holds the copy of the Call that is passed to
+// the next interceptor or to the attempt.
 type nestedScope struct {
 	callScope
 	call          Call
@@ -366,8 +366,9 @@ func (c *attemptControl) recordOutcome(a *attempt, fate hg.Fate) {
 	}
 }
 
-// removeAttempt removes the completed attempt a. It reports whether this closed the channel of a
-// closeScope, in which case the caller must wake the context in which that channel is awaited.
+// removeAttempt removes the completed attempt a. It reports whether a was the last attempt for
+// which a caller of closeScope is waiting. In that case, the caller of removeAttempt must wake the
+// context.
 func (c *attemptControl) removeAttempt(a *attempt) (awaited bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -452,7 +453,7 @@ func (c *attemptControl) pauseAttempts(f func(*hg.Handle)) (any bool) {
 	return c.endAttemptsLocked(f)
 }
 
-// resumeAttempts undoes one call of pauseAttempts.
+// resumeAttempts reverses the effect of one call of pauseAttempts.
 func (c *attemptControl) resumeAttempts() {
 	c.mu.Lock()
 	c.pauses--
@@ -478,8 +479,8 @@ func (c *attemptControl) isStopped() bool {
 	return c.stopErr != nil || c.pauses > 0
 }
 
-// hasStalled reports whether a was canceled by its stall timeout and the call was not otherwise
-// canceled.
+// hasStalled reports whether a was canceled because its stall timer expired. It returns false if
+// the call itself has been canceled.
 func (c *attemptControl) hasStalled(a *attempt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -514,9 +515,10 @@ func (c *attemptControl) withFate(ctx context.Context, s *callScope, method stri
 	return hghook.EndedBy(ctx, e)
 }
 
-// checkStallLocked starts the stall timer of a, which expires after stall. If no byte has moved
-// between two expiries, a is withdrawn within the time withdraw, or abandoned if withdraw is not
-// positive. Otherwise the timer is restarted. c.mu must be held.
+// checkStallLocked starts the stall timer of a, which expires after stall. If no byte has been
+// transferred when it expires, a is withdrawn, or abandoned if withdraw is not positive. withdraw
+// is the maximum time for the withdrawal. If bytes have been transferred, the timer is restarted.
+// c.mu must be held.
 func (c *attemptControl) checkStallLocked(a *attempt, stall, withdraw time.Duration) {
 	h := a.h
 	nctx := h.HG().NA()

@@ -53,9 +53,9 @@ func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 	return &Future[Out]{begin(ctx, &k.outgoingCall), &k.out}
 }
 
-// begin starts the call o. A streaming call without interceptors may last for days, so it runs as
-// an openCall, which needs no goroutine. Any other call runs in its own goroutine. A call to the
-// zero Peer fails immediately, in run.
+// begin starts the call o. A streaming call without interceptors may last for days. It runs as an
+// openCall, which needs no goroutine. Any other call runs in its own goroutine. A call to the zero
+// Peer fails immediately.
 func begin(ctx context.Context, o *outgoingCall) *futureCall {
 	f := &futureCall{o: o, ctx: ctx, done: make(chan struct{})}
 	ctx, f.cancel = context.WithCancel(ctx)
@@ -117,8 +117,8 @@ func (f *Future[Out]) Wait(ctx context.Context) (Out, error) {
 	return *f.out, f.f.err
 }
 
-// wait blocks until the call has completed or ctx is done. It returns nil in the first case, after
-// re-raising any panic of the call.
+// wait blocks until the call has completed or ctx is done. If the call has completed, wait
+// re-raises its panic, if any, and returns nil.
 func (f *futureCall) wait(ctx context.Context) error {
 	err := f.waitEnd(ctx)
 	if err == nil && f.panic != nil {
@@ -225,15 +225,15 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 	return hg.TooLate
 }
 
-// withdrawVotes combines the answers to the withdrawal of several attempts into one result.
+// withdrawVotes combines the responses to the withdrawals of several attempts into one result.
 type withdrawVotes struct {
 	mu       sync.Mutex // guards result
 	result   hg.WithdrawResult
-	pending  atomic.Int32  // number of outstanding answers
-	allVoted chan struct{} // closed after the last answer
+	pending  atomic.Int32  // number of pending responses
+	allVoted chan struct{} // closed after the last response
 }
 
-// addVote adds one answer and reports whether it was the last.
+// addVote adds the response to one withdrawal and reports whether no further response is pending.
 func (w *withdrawVotes) addVote(r hg.WithdrawResult) bool {
 	w.mu.Lock()
 	if r == hg.TooLate || r == hg.NotSupported && w.result != hg.TooLate {

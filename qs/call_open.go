@@ -32,7 +32,7 @@ func (o *outgoingCall) needsNoGoroutine() bool {
 	return o.streams != nil && len(o.allInterceptors(o.home.n)) == 0 && !o.home.n.hctx.NA().Scheduled()
 }
 
-// begin starts the call. If that fails, the call has completed when begin returns.
+// begin starts the call. If it cannot be started, begin completes it with an error.
 func (k *openCall) begin(ctx context.Context) {
 	f := k.f
 	k.mu.Lock()
@@ -79,9 +79,9 @@ func (k *openCall) forward(ctx context.Context) (err error) {
 }
 
 // onHandleEnd is called when the call of the handle has completed. Locks of package hg are held, so
-// it must not block. If onEnd may take long, because a codec decodes a response or lent memory is
-// taken back, onHandleEnd runs it in a goroutine. Otherwise, for a call that has only items, it
-// runs onEnd in a callback of the context.
+// it must not block. If onEnd may take long, because a response must be decoded or lent memory must
+// be revoked, onHandleEnd runs onEnd in a goroutine. Otherwise it runs onEnd in a callback of the
+// context.
 func (k *openCall) onHandleEnd() {
 	o := k.f.o
 	if o.reply != nil || len(o.m.fields) > 0 || o.home.n.contexts[o.home.i].Post(k.onEnd) != nil {
@@ -143,8 +143,8 @@ type idleDriver struct {
 	stop      context.CancelFunc
 }
 
-// beginDriving ensures that context i is driven until endDriving is called. If Serve has been
-// called, no further action is necessary, because Serve drives all contexts.
+// beginDriving ensures that context i is driven until endDriving is called. It need not do anything
+// if Serve has been called, because Serve drives all contexts.
 func (n *Node) beginDriving(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()
@@ -186,7 +186,7 @@ func (n *Node) onStandInEnd(i int) {
 	}
 }
 
-// endDriving undoes one call of beginDriving.
+// endDriving reverses the effect of one call of beginDriving.
 func (n *Node) endDriving(i int) {
 	k := &n.idleDrivers[i]
 	k.mu.Lock()

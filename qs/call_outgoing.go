@@ -51,8 +51,9 @@ func (o *outgoingCall) run(ctx context.Context) (err error) {
 	return o.runInterceptors(ctx, o.allInterceptors(o.home.n), &o.top, &o.Call)
 }
 
-// prepare returns the context of the call, bounded by Config.CallTimeout if ctx has no deadline.
-// The caller must call stop if it is not nil.
+// prepare checks that the call has a Peer, reads the metadata of ctx, and returns the context for
+// the call. That context is bounded by Config.CallTimeout if ctx has no deadline. The caller must
+// call stop if it is not nil, even after an error.
 func (o *outgoingCall) prepare(
 	ctx context.Context,
 ) (_ context.Context, stop context.CancelFunc, err error) {
@@ -176,8 +177,8 @@ func (o *outgoingCall) callOnce(ctx context.Context, s *callScope, c *Call) (err
 	return x.takeAnswer(x.ctx, x.h.Call(x.ctx, x.in, nil))
 }
 
-// checkWhole returns an error if another attempt could not transfer all bytes, because some have
-// already been read from a Reader or written to a Writer.
+// checkWhole returns an error if another attempt could not transfer all bytes, because an earlier
+// attempt has read some from a Reader or written some to a Writer.
 func (o *outgoingCall) checkWhole() error {
 	if why := o.spentReason(); why != "" {
 		return &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: NotRun,
@@ -208,8 +209,9 @@ func (o *outgoingCall) decodeAnswer(c *Call, h *hg.Handle) error {
 	return h.Output((*decodedOutput)(o))
 }
 
-// takeBack revokes the lent memory, waits until it is no longer in use, and records how far the
-// Sinks were filled. It returns the error of the attempt.
+// takeBack revokes the lent memory, waits until it is no longer in use, and records the number of
+// bytes written to each Sink. err is the error of the attempt. takeBack returns it, or an error
+// that replaces it.
 func (l *loanSet) takeBack(o *outgoingCall, c *Call, err error) error {
 	left := false
 	for _, g := range l.pumps {

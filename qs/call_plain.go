@@ -16,15 +16,15 @@ func (o *outgoingCall) callNow(ctx context.Context) error {
 	return o.run(ctx)
 }
 
-// isPlain reports whether only the calling goroutine can access the call: no interceptor can retain
-// the Call or make several attempts, and nothing is lent. It is not used for a Future, which other
-// goroutines may cancel.
+// isPlain reports whether only the calling goroutine can access the call. That is so if there are
+// no interceptors, which could retain the Call or make several attempts, and if nothing is lent.
+// isPlain must not be used for a Future, which other goroutines may cancel.
 func (o *outgoingCall) isPlain() bool {
 	return o.home != nil && len(o.home.n.cfg.ClientInterceptors) == 0 && len(o.m.o.interceptors) == 0 &&
 		!o.lends
 }
 
-// callPlain makes a plain call as defined by isPlain. It makes a single attempt, which needs
+// callPlain makes a call for which isPlain returned true. It makes a single attempt, which needs
 // neither locks nor an attemptControl.
 func (o *outgoingCall) callPlain(ctx context.Context) (err error) {
 	ctx, stop, err := o.prepare(ctx)

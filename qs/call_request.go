@@ -69,9 +69,9 @@ type plainRequest[In, Out any] struct {
 	out Out
 }
 
-// plainHandler returns the handler of a method with plain requests. It passes requests with
-// metadata to other, because their caller may have defined the method differently. The response is
-// sent when fn has returned.
+// plainHandler returns a handler that serves requests of m as plainRequests. It passes a request
+// with metadata to other, because the caller may have defined the method differently. The response
+// is sent when fn has returned.
 func plainHandler[In, Out any](
 	n *Node, m *method, fn func(context.Context, In) (Out, error), other hg.Handler,
 ) hg.Handler {
@@ -204,7 +204,7 @@ type handlingFunc func(ctx context.Context) error
 
 func (f handlingFunc) handle(ctx context.Context) error { return f(ctx) }
 
-// runHandler calls the server interceptors, the last of which calls h.
+// runHandler calls h. If the node has server interceptors, they wrap the call.
 func (s *request) runHandler(h typedHandler) error {
 	is := s.n.cfg.ServerInterceptors
 	if len(is) == 0 {
@@ -213,8 +213,8 @@ func (s *request) runHandler(h typedHandler) error {
 	return s.runWithin(is, h)
 }
 
-// runWithin calls the interceptors in is, the last of which calls h. If none of them calls next,
-// the request is refused.
+// runWithin calls the interceptors in is, which wrap the call of h. If none of them calls next, the
+// request is refused.
 func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 	ctx, leave := context.WithCancel(s)
 	defer leave()
@@ -245,7 +245,8 @@ func (s *request) runWithin(is []Interceptor, h typedHandler) error {
 var errNextTwice = na.WithText(ErrInvalid,
 	"a server interceptor called next twice")
 
-// checkBegin marks the handler as begun, or returns an error if it must not begin.
+// checkBegin marks the handler as begun. It returns an error if the handler has already begun or if
+// the interceptors have returned.
 func (s *request) checkBegin() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,7 +339,7 @@ func (s *requestContext) setAnswerMeta(name, value string) (err error) {
 	return s.r.SetOutputMeta(m)
 }
 
-// onFailure sets the metadata of the response for a handler that returned err. It returns err.
+// onFailure sets the metadata of the response for a handler that returned err, and returns err.
 func (s *requestContext) onFailure(err error) error {
 	_ = s.r.SetOutputMeta(s.answerMeta()) // an error here must not replace err
 	return err

@@ -27,7 +27,7 @@ func Hedge(delay time.Duration) Interceptor {
 	}
 }
 
-// A hedgedCall is one call under Hedge, which may make a second attempt.
+// A hedgedCall is the state of one call of the interceptor returned by Hedge.
 type hedgedCall struct {
 	c    *Call
 	peer *peer

@@ -41,8 +41,8 @@ import (
 // all attempts made within it, even if an interceptor returns another error.
 type Interceptor func(ctx context.Context, c *Call, next func(context.Context) error) error
 
-// chainAround calls the interceptors in is, with the first one outermost. The next function of the
-// innermost one is last.
+// chainAround calls the interceptors in is, with the first one outermost. When the innermost
+// interceptor calls next, chainAround calls last.
 func chainAround(ctx context.Context, is []Interceptor, c *Call, last func(context.Context) error) error {
 	if len(is) == 0 {
 		return last(ctx)

@@ -98,7 +98,8 @@ func (l *loanSet) newTicket(f field, wire []byte) *lentTicket {
 	return t
 }
 
-// lendSource registers a Source and returns its encoded ticket, which is empty if s has no bytes.
+// lendSource registers the Source s and returns its encoded ticket, which is empty if s has no
+// bytes.
 func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	switch {
 	case s.segs != nil:
@@ -123,7 +124,8 @@ func (l *loanSet) lendSource(s *sourceState) ([]byte, error) {
 	return nil, errNilSource
 }
 
-// lendSink registers a Sink and returns its encoded ticket, which is empty if its size is 0.
+// lendSink registers the Sink s and returns its encoded ticket, which is empty if the size of s is
+// 0.
 func (l *loanSet) lendSink(s *sinkState) ([]byte, error) {
 	if s.into == nil {
 		s.filled.Store(0)
@@ -170,8 +172,8 @@ var (
 	errNilSink   = fmt.Errorf("qs: FileBuffer or Writer called with nil: %w", hg.ErrInvalid)
 )
 
-// A limitedFileWriter writes to a file from its beginning. It fails a Write that would exceed limit
-// bytes.
+// A limitedFileWriter writes to a file, starting at its beginning. A Write that would exceed limit
+// bytes fails.
 type limitedFileWriter struct {
 	f          *os.File
 	off, limit int64
@@ -201,7 +203,8 @@ func (l *loanSet) lendMemory(access bulk.Access, segs [][]byte) ([]byte, error) 
 	return h.AppendBinary([]byte{ticketMemory, 0})
 }
 
-// lendMapped registers a mapped file and returns the encoded ticket, which is empty if the file is.
+// lendMapped registers the mapped file m and returns the encoded ticket, which is empty if the file
+// is empty.
 func (l *loanSet) lendMapped(access bulk.Access, m *bulk.File) ([]byte, error) {
 	l.files = append(l.files, m)
 	if m.Len() == 0 {
@@ -273,8 +276,8 @@ func (l *loanSet) takeStreams(h *hg.Handle, err error) {
 	}
 }
 
-// finishPumps waits until all bytes have been written to the caller's Writers. It is called after a
-// successful call.
+// finishPumps blocks until all bytes have been written to the caller's Writers or ctx is done. It
+// must be called after a successful call.
 func (l *loanSet) finishPumps(ctx context.Context, i int, to hg.Addr) error {
 	for _, g := range l.pumps {
 		if err := g.finish(ctx, l.n, i); err != nil {
@@ -354,8 +357,8 @@ func (l *loanSet) revokeHandle(h *bulk.Handle) {
 	}
 }
 
-// failedBy joins err, the error of a call, and failed, the error of a caller's Reader or Writer.
-// The text omits failed if err already contains it.
+// failedBy returns an error that matches both err, the error of a call, and failed, the error of a
+// caller's Reader or Writer. Its text omits that of failed if err already contains it.
 func failedBy(err, failed error) error {
 	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
 		return repeatedCause{err, failed}
@@ -363,7 +366,7 @@ func failedBy(err, failed error) error {
 	return fmt.Errorf("%w: %w", err, failed)
 }
 
-// A repeatedCause is an error that also matches cause, whose text it already contains.
+// A repeatedCause is an error whose text already contains that of cause, which it also matches.
 type repeatedCause struct {
 	error
 	cause error

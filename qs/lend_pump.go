@@ -105,8 +105,8 @@ func (g *pump) start(s *hg.Stream) {
 	})
 }
 
-// release marks the reader or writer as no longer in use. If a Read or Write was abandoned, that
-// happens when it returns instead.
+// release marks the reader or writer as no longer in use. If a Read or Write was abandoned, release
+// does nothing, and onGoroutineEnd marks the reader or writer when that operation has returned.
 func (g *pump) release() {
 	g.mu.Lock()
 	left := g.abandoned
@@ -178,7 +178,7 @@ func (g *pump) await(d time.Duration) bool {
 }
 
 // interrupt sets a deadline in the past to make the running Read or Write return. It returns false
-// if the reader or writer does not support deadlines. The goroutine clears the deadline.
+// if the reader or writer does not support deadlines. The pump's goroutine clears the deadline.
 func (g *pump) interrupt() bool {
 	set := make(chan struct{})
 	defer close(set)
@@ -333,8 +333,8 @@ func (g *pump) drain() {
 	}
 }
 
-// fail sends the error of the caller's reader or writer to the handler. The handler receives a
-// reader's error after all bytes that were read before.
+// fail sends err, the error of the caller's reader or writer, to the handler. The handler receives
+// a reader's error after all bytes that were read before it.
 func (g *pump) fail(err error) {
 	if g.from != nil {
 		g.stream.Fail(na.ErrIO, fmt.Sprintf("the caller's reader failed: %v", err))
@@ -343,8 +343,8 @@ func (g *pump) fail(err error) {
 	g.stream.Reset(na.ErrIO, fmt.Sprintf("the caller's writer failed: %v", err))
 }
 
-// onReturn is deferred by the goroutine. It handles a Read or Write that panicked or called
-// runtime.Goexit, and clears the deadline set by interrupt.
+// onReturn must be deferred by the pump's goroutine. It handles a Read or Write that panicked or
+// called runtime.Goexit, and clears the deadline set by interrupt.
 func (g *pump) onReturn() {
 	err := errGoexit
 	p := recover() // a panic in the caller's Read or Write fails the call, not the process
@@ -418,8 +418,8 @@ func (g *pump) progress() int64 {
 	return n + s.Moved()
 }
 
-// finish waits until all bytes have been written to the caller's writer. It is called after a
-// successful call.
+// finish blocks until all bytes have been written to the caller's writer or ctx is done. It must be
+// called after a successful call.
 func (g *pump) finish(ctx context.Context, n *Node, i int) error {
 	if g.into == nil {
 		return nil
@@ -463,8 +463,8 @@ func expectedOf(from io.Reader) int64 {
 	return -1
 }
 
-// restOf returns the number of bytes between the current offset of r and its end at size. It
-// returns -1 if unknown.
+// restOf returns the number of bytes between the current offset of r and size, or -1 if that number
+// is unknown.
 func restOf(r io.Seeker, size int64) int64 {
 	at, err := r.Seek(0, io.SeekCurrent)
 	if err != nil || at > size {

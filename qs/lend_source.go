@@ -281,7 +281,8 @@ func (r *pullReader) WriteTo(w io.Writer) (int64, error) {
 	return n, r.onEnd(err)
 }
 
-// onEnd releases the buffers at EOF. It returns the error to report for the operation.
+// onEnd releases the buffers if err is io.EOF. It returns the error to report for an operation that
+// returned err.
 func (r *pullReader) onEnd(err error) error {
 	if err == io.EOF {
 		r.fail = io.EOF
@@ -320,7 +321,7 @@ func (b *borrowedMem) checkMemory(what string) error {
 }
 
 // causeOf returns the error to report for an operation that failed with err. If the handler has
-// returned, the error says so.
+// returned, that is an error that matches ErrClosed. what is as for checkMemory.
 func (b *borrowedMem) causeOf(what string, err error) error {
 	if err == nil || err == io.EOF {
 		return err

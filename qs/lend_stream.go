@@ -31,8 +31,7 @@ func newStreamReader(p *pulledSource) *streamReader {
 	return r
 }
 
-// next waits for the next chunk and returns it. The chunk is valid until the following call of
-// next.
+// next waits for the next chunk and returns it. The chunk is valid until next is called again.
 func (r *streamReader) next() ([]byte, error) {
 	s := r.p.stream
 	if !r.begun {
@@ -91,8 +90,9 @@ func (w *streamWriter) add(n int) error {
 	return nil
 }
 
-// waitStream waits until the stream can continue or ctx is done if err is ErrAgain. Otherwise it
-// converts err to the error that the handler sees.
+// waitStream handles err, an error of the stream. If err is ErrAgain, it blocks until the stream
+// can continue or ctx is done. Otherwise it returns the error to report to the handler. what, which
+// is used in the error text, is "source" or "sink".
 func (b *borrowedMem) waitStream(ctx context.Context, what string, err error) error {
 	if isAgain(err) {
 		if err = contextEndError(ctx, what); err != nil {

@@ -18,7 +18,7 @@ type lentTicket struct {
 	encodedOnce atomic.Bool // set once the codec has encoded the ticket
 }
 
-// encoded returns the encoded ticket and marks it as encoded. It is called by the codec.
+// encoded returns the encoded ticket and marks it as encoded. Codecs call it through MarshalBinary.
 func (t *lentTicket) encoded() []byte {
 	t.encodedOnce.Store(true)
 	return t.wire
@@ -48,7 +48,7 @@ func appendStreamTicket(b []byte, index int, length int64) []byte {
 }
 
 // parseTicket decodes a ticket. what is "Source" or "Sink". If b is empty, the Source or Sink is
-// zero and parseTicket returns nil.
+// the zero value, and parseTicket returns nil.
 func parseTicket(b []byte, what string) (*ticket, error) {
 	switch {
 	case len(b) == 0:
@@ -81,7 +81,7 @@ func parseTicket(b []byte, what string) (*ticket, error) {
 	return nil, errNotTicket(what)
 }
 
-// isStream reports whether the bytes are transferred by a stream.
+// isStream reports whether t refers to a stream rather than to memory.
 func (t *ticket) isStream() bool { return t.handle == nil }
 
 // movedBytes returns the number of bytes transferred so far.

@@ -114,8 +114,8 @@ func (w *pushWriter) open() (io.Writer, error) {
 	return w.pending, nil
 }
 
-// bindContext arranges for pending to be canceled when the user's context is done, until unbound is
-// called.
+// bindContext arranges for pending to be canceled when the user's context is done. The caller must
+// call unbound when its operation has completed.
 func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	if w.ctx == context.Context(w.p.req) {
 		return func() bool { return true }, nil
@@ -129,7 +129,8 @@ func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 	return context.AfterFunc(w.ctx, w.pending.cancel), nil
 }
 
-// contextError returns an error with the cause of the user's context if that is done, or nil.
+// contextError returns an error with the cause of the user's context if that context is done, and
+// nil otherwise.
 func (w *pushWriter) contextError() error { return contextEndError(w.ctx, "sink") }
 
 // finishUserCall completes a call by the user that has written n bytes. It releases the lock and
@@ -220,7 +221,7 @@ func (o *unlockedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// flushBounded is like flush, but is canceled when the user's context is done.
+// flushBounded is like flush, but fails when the user's context is done.
 func (w *pushWriter) flushBounded() error {
 	if w.pending == nil && w.stream == nil {
 		return nil

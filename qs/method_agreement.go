@@ -39,8 +39,8 @@ type lentInput struct {
 	l  *loanSet
 }
 
-// A methodCodec is the codec of a method. It also encodes inputs with Sources and Sinks, and
-// compares the fields of decoded values with those of the local type.
+// A methodCodec is the codec of a method. It also encodes inputs with Sources and Sinks, and it
+// compares the fields of a received value with those of the local type.
 type methodCodec struct {
 	codec.Codec
 	fields codec.FieldChecker // Codec as a FieldChecker; nil if it is not one
@@ -143,7 +143,7 @@ func (n *Node) codecOf(m *method) methodCodec {
 	return methodCodec{c, fields, both}
 }
 
-// requestMeta returns the metadata of a request: m with the field names of the tickets.
+// requestMeta returns m, the metadata of a request, with the field names of the tickets added.
 func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 	if len(l.tickets) == 0 {
 		return m, nil
@@ -155,7 +155,7 @@ func (l *loanSet) requestMeta(m hg.Metadata) (_ hg.Metadata, err error) {
 	return m.WithOwn(lentMeta, strings.Join(names, ","))
 }
 
-// A sinkFill describes how far a Sink was filled.
+// A sinkFill describes which bytes of a Sink have been written.
 type sinkFill struct {
 	prefix int64 // number of contiguous bytes from the beginning
 	end    int64 // offset after the last byte written
@@ -185,7 +185,7 @@ func (l *loanSet) takeAnswer(m hg.Metadata) error {
 	return nil
 }
 
-// checkAgreement returns an error if the caller's definition of m is of another kind. It must be
+// checkAgreement returns an error if the caller has defined m as another kind of method. It must be
 // called before the input is decoded.
 func (m *method) checkAgreement(r hg.Request) error {
 	theirs := r.Streams()
@@ -269,7 +269,7 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 		m.name, names[n], has)
 }
 
-// filledSinks returns the metadata value with the lengths of the Sinks, or "" if there are none.
+// filledSinks returns the value of filledMeta for the Sinks of s, or "" if there are none.
 func (s *request) filledSinks() string {
 	var sinks []*lentField
 	for i := range s.lent {

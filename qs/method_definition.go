@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
-// A method is the part that Method, Stream, Upload, Duplex and OneWay have in common.
+// A method holds the fields that Method, Stream, Upload, Duplex and OneWay have in common.
 type method struct {
 	name      string
 	o         options
@@ -138,8 +138,8 @@ var (
 // maxFields is the maximum number of Sources and Sinks in an input.
 const maxFields = 64
 
-// fieldsOf returns the Sources and Sinks in type t of a method. It panics if one is in a place from
-// which codec c would not send it.
+// fieldsOf returns the Sources and Sinks in t, which is the input, item or output type of the given
+// method. It panics if codec c would not send one of them.
 func fieldsOf(method string, t *schema.Type, c codec.Codec) []field {
 	w := typeWalk{method: method, tags: c == nil || c.ID() == codec.MsgpackID,
 		seen: map[*schema.Type]bool{}}
@@ -159,9 +159,9 @@ type typeWalk struct {
 	found  []field
 }
 
-// visitType visits type t. If direct is set, t is reached only through structs, along path, and
-// name is the name of the field. Otherwise name describes its place, and visitType panics if t
-// contains a Source or Sink.
+// visitType finds the Sources and Sinks in type t. If direct is set, t is the type of the field at
+// path, called name, and only structs contain that field. Otherwise name describes where t is used,
+// and visitType panics if t contains a Source or Sink.
 func (w *typeWalk) visitType(t *schema.Type, path []int, name string, direct bool) {
 	if t.Go == sourceType || t.Go == sinkType {
 		if !direct {
@@ -192,7 +192,8 @@ func (w *typeWalk) visitType(t *schema.Type, path []int, name string, direct boo
 	}
 }
 
-// visitField visits field f of t. in is the name of the value of type t.
+// visitField visits field f of t. in is the name of the field that contains f, or "" for a field of
+// the input itself.
 func (w *typeWalk) visitField(t *schema.Type, f *schema.Field, path []int, in string, direct bool) {
 	name := f.Name
 	if in != "" {

@@ -324,8 +324,8 @@ func (n *Node) takeHandle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	return h, err
 }
 
-// takeIdle returns an idle handle, whatever its RPC and address, or a new one for calls of id at
-// to.
+// takeIdle returns an idle handle, which may be set to another RPC and address. If there is none,
+// it returns a new handle for calls of id at to.
 func (n *Node) takeIdle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	k := &n.idle[i]
 	if h := k.last.Swap(nil); h != nil {
@@ -343,7 +343,8 @@ func (n *Node) takeIdle(i int, to hg.Addr, id hg.ID) (*hg.Handle, error) {
 	return h, nil
 }
 
-// keepHandle releases the output of h, whose call has completed, and returns h to the cache.
+// keepHandle releases the output of h and returns h to the cache. The call of h must have
+// completed.
 func (n *Node) keepHandle(i int, h *hg.Handle) {
 	hghook.FreeOutput(h)
 	n.keepIdle(i, h)
@@ -370,8 +371,8 @@ func (n *Node) keepIdle(i int, h *hg.Handle) {
 	}
 }
 
-// probeAddr checks whether the context at address to is driven and ready. It blocks until the
-// response arrives or ctx is done.
+// probeAddr returns an error unless the context at address to is driven and ready. It blocks until
+// the response arrives or ctx is done.
 func (n *Node) probeAddr(ctx context.Context, i int, to hg.Addr) error {
 	hctx := n.contexts[i]
 	begun := n.now()
@@ -478,8 +479,9 @@ func (n *Node) jitterOf(d time.Duration) time.Duration {
 	return d/2 + time.Duration(binary.LittleEndian.Uint64(b[:])%uint64(d/2+1))
 }
 
-// runAfter calls f after d in its own goroutine or, in the simulator, coroutine. It does not call f
-// if stop has been called before or, in the simulator, if ctx is done.
+// runAfter calls f after d in a new goroutine or, in the simulator, in a new coroutine. It does not
+// call f if stop is called before d has elapsed. In the simulator, it does not call f if ctx is
+// done by then.
 func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop func()) {
 	if !n.hctx.NA().Scheduled() {
 		t := time.AfterFunc(d, f)
@@ -494,8 +496,8 @@ func (n *Node) runAfter(ctx context.Context, d time.Duration, f func()) (stop fu
 	return cancel
 }
 
-// waitDrained waits until no lent memory is in use, for up to closeTime per context. It is called
-// after Close.
+// waitDrained blocks until no lent memory is in use, or for closeTime per context. It must be
+// called after Close.
 func (n *Node) waitDrained() {
 	for _, hctx := range n.contexts {
 		_ = hctx.WaitFor(context.Background(), closeTime, alwaysFalse)

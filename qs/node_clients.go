@@ -36,7 +36,7 @@ func (l ClientLimit) problem() string {
 	return ""
 }
 
-// burst returns the number of requests that may start together.
+// burst returns the number of requests that may start together after a pause.
 func (l ClientLimit) burst() float64 {
 	if l.Burst > 0 {
 		return float64(l.Burst)
@@ -147,9 +147,9 @@ func (s *clientShare) refill(limit ClientLimit, now time.Duration) {
 	s.at = now
 }
 
-// returnShare releases the share of a request. Further calls have no effect. It is called before
-// the response is sent, because the client may make its next call as soon as it has received the
-// response.
+// returnShare releases the share of a request. Further calls have no effect. returnShare must be
+// called before the response is sent, because the client may make its next call as soon as it has
+// received the response.
 func (c *clientShares) returnShare(r hg.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

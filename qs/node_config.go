@@ -253,7 +253,7 @@ func (c Config) withDefaults(addr string) (Config, error) {
 	return c, nil
 }
 
-// setBudget sets the limits of package na that follow from MaxPeers.
+// setBudget sets the limits in HG.NA that are determined by MaxPeers.
 func (c *Config) setBudget(addErr func(format string, args ...any)) {
 	const maxPeers = 1 << 20
 	switch {
@@ -290,8 +290,8 @@ func noTLSReason(scheme string) string {
 }
 
 // transportPlugin returns a plugin with the options TLS, TCP and Contexts, or nil if none of them
-// is set. An option without effect is reported as an error, so that a node never runs without TLS
-// by mistake.
+// is set. It calls addErr for an option that would have no effect, so that a node never runs
+// without TLS by mistake.
 func (c *Config) transportPlugin(
 	scheme, beside, addr string, addErr func(format string, args ...any),
 ) na.Plugin {

@@ -98,7 +98,7 @@ func (w *workers) end() {
 	w.health.End()
 }
 
-// wait blocks until the goroutines have exited. It must be called after end.
+// wait blocks until the goroutines have exited. end must have been called.
 func (w *workers) wait() { w.all.Wait() }
 
 // A poller adapts an hg.Context to the executor.Poller interface.

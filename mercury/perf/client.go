@@ -121,7 +121,7 @@ func Done(ctx context.Context, n *mercury.Node, addr string) error {
 	return err
 }
 
-// runConcurrently calls do repeatedly in Options.InFlight goroutines for Options.For.
+// runConcurrently calls do repeatedly in each of Options.InFlight goroutines until Options.For has elapsed.
 func runConcurrently(ctx context.Context, o Options, do func(ctx context.Context, i int) error) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.For+30*time.Second)
 	defer cancel()

@@ -58,7 +58,7 @@ func Serve(n *mercury.Node, done func()) {
 	})
 }
 
-// handleInit allocates the buffer for a handle.
+// handleInit allocates the buffer for the handle described by in, replacing an earlier one.
 func (s *server) handleInit(ctx context.Context, in initIn) (out struct{}, err error) {
 	size := int64(in.Count) * int64(in.Size)
 	if size <= 0 || in.Servers == 0 || size > maxBuffers { // negative: the product has overflowed
@@ -91,7 +91,7 @@ func (s *server) handleInit(ctx context.Context, in initIn) (out struct{}, err e
 	return out, nil
 }
 
-// dropLocked removes a buffer. s.mu must be held.
+// dropLocked removes the buffer with the given key, if there is one. s.mu must be held.
 func (s *server) dropLocked(key bufferKey) {
 	if b := s.buffers[key]; b != nil {
 		b.stop()

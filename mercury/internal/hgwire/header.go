@@ -158,7 +158,7 @@ func Nameless(random uint64) uint64 {
 	}
 }
 
-// An UnknownVersion is the error for a request with another protocol version.
+// An UnknownVersion is returned by ParseRequest for a request whose protocol version is not supported.
 type UnknownVersion struct{ Version uint8 }
 
 func (e *UnknownVersion) Error() string {

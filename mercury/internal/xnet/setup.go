@@ -33,8 +33,8 @@ type Setup struct {
 	Swapped  bool // the sender's headers are not little-endian
 }
 
-// ErrRXM is the error for a set-up message of libfabric's ofi_rxm over tcp, a different protocol. Mercury before 2.3
-// uses it, and libfabric before 1.18 supports no other.
+// ErrRXM is returned by ParseSetup for a message of libfabric's ofi_rxm over tcp, which is a different protocol.
+// Mercury before 2.3 uses it, and libfabric before 1.18 supports no other.
 var ErrRXM = errors.New("xnet: peer uses the unsupported libfabric provider ofi_rxm: " +
 	"update Mercury to 2.3 or later, and libfabric to 1.18 or later, at the peer")
 
@@ -57,7 +57,8 @@ func AppendRXMRefusal(b []byte) []byte {
 	return append(b, rxmVersion, rxmRefused)
 }
 
-// isRXM reports whether a set-up message of the given kind belongs to ofi_rxm. part is the data after its header.
+// isRXM reports whether a set-up message of the given kind belongs to ofi_rxm. part is the data that follows the header
+// of the message.
 func isRXM(kind uint8, part []byte) bool {
 	switch kind {
 	case Request:
