@@ -19,8 +19,8 @@ const (
 	tagCount = 1 << 29
 )
 
-// A pendingCall is a call that is waiting for its response. The goroutine that removes it from conn.calls must complete
-// it, which ensures that it is completed only once.
+// A pendingCall is a call that is waiting for its response. A goroutine that removes a pendingCall from conn.calls must
+// complete it. This ensures that each call is completed only once.
 type pendingCall struct {
 	done    chan struct{} // has one slot, filled by complete
 	out     []byte
@@ -253,7 +253,8 @@ func (c *conn) handleExpected(tag uint32, b []byte) error {
 	return nil
 }
 
-// fetchOutput reads output that is too long for a message from the target's memory and acknowledges it.
+// fetchOutput reads the output of a call from memory b of the target, which lends output that is too long for a
+// message. It then acknowledges the output.
 func (c *conn) fetchOutput(ctx context.Context, tag uint32, b hgwire.Bulk, sums hgwire.Sums) ([]byte, error) {
 	defer c.acknowledge(tag, false)
 	if b.Len > uint64(c.node.cfg.MaxBody) {
@@ -273,8 +274,8 @@ func (c *conn) fetchOutput(ctx context.Context, tag uint32, b hgwire.Bulk, sums 
 	return out, nil
 }
 
-// acknowledge sends the acknowledgement for tag, which means that the memory lent by the peer for it is no longer
-// needed. If later is set, the caller must flush.
+// acknowledge notifies the peer that the memory that it lent for the call with the given tag is no longer needed. If
+// later is set, the acknowledgement is only queued, and the caller must flush it.
 func (c *conn) acknowledge(tag uint32, later bool) {
 	c.mu.Lock()
 	c.appendHeaderLocked(&xnet.Header{Op: xnet.Tagged, Tag: uint64(tag)}, 1)
@@ -303,8 +304,8 @@ type lentBody struct {
 	region *Region
 }
 
-// lendLocked adds o to the bodies lent to the peer, if the limit allows it, and reports whether it did. c.mu must be
-// held.
+// lendLocked adds o to the bodies lent to the peer. It returns false, without adding o, if that would exceed the limit
+// described at maxLent. c.mu must be held.
 func (c *conn) lendLocked(o lentBody) bool {
 	l, size := &c.lentOut, o.region.size
 	if l.size+size > maxLent {

@@ -102,7 +102,7 @@ func (e *RemoteError) Error() string {
 	return "target: " + e.Code.Error()
 }
 
-// isRefusal reports whether the library at the target responded without running a handler. A handler cannot respond
+// isRefusal reports whether the library at the target responded without running a handler. Only the library responds
 // with the codes for which isRefusal returns true.
 func (e *RemoteError) isRefusal() bool {
 	switch e.Code {

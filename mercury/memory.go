@@ -17,7 +17,7 @@ type memory struct {
 	buf []byte // nil once revoked
 }
 
-// copyOut copies the bytes at offset off into to. It returns false if the memory has been revoked.
+// copyOut copies len(to) bytes at offset off of the memory to to. It returns false if the memory has been revoked.
 func (m *memory) copyOut(to []byte, off uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -28,7 +28,7 @@ func (m *memory) copyOut(to []byte, off uint64) bool {
 	return true
 }
 
-// copyIn copies from into the memory at offset off. It returns false if the memory has been revoked.
+// copyIn copies the bytes of from to offset off of the memory. It returns false if the memory has been revoked.
 func (m *memory) copyIn(from []byte, off uint64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -46,7 +46,7 @@ func (m *memory) revoke() {
 	m.mu.Unlock()
 }
 
-// replaceWithCopy replaces the memory with a copy, so that the caller can reuse its bytes.
+// replaceWithCopy replaces the memory with a copy, so that the caller can reuse the original bytes.
 func (m *memory) replaceWithCopy() {
 	m.mu.Lock()
 	m.buf = slices.Clone(m.buf)
@@ -78,8 +78,8 @@ type Region struct {
 	node     *Node
 	size     uint64
 	access   Access
-	only     *conn    // the only connection that may access it; nil if any may
-	peers    []string // addresses of the peers that may access it; nil if any may
+	only     *conn    // the only connection that may access the memory; nil if any may
+	peers    []string // addresses of the peers that may access the memory; nil if any may
 	segments []*segment
 	lastUsed atomic.Int64 // time of the last access through only, in Unix nanoseconds
 }
@@ -167,8 +167,8 @@ func (r *Region) Bulk() Bulk {
 	return Bulk{b}
 }
 
-// maxEager is the maximum size in bytes of a handle with a copy of the memory. It leaves room for other arguments in a
-// message.
+// maxEager is the maximum size in bytes of a handle that includes a copy of the memory. It is less than
+// Config.MessageSize, so that other arguments fit into the message.
 const maxEager = 3 << 10
 
 // EagerBulk is like Bulk, but the handle includes a copy of the current contents of the memory, as C does for small
@@ -209,7 +209,7 @@ func (r *Region) Close() error {
 	return nil
 }
 
-// replaceWithCopies replaces the memory with copies, so that the caller can reuse its bytes.
+// replaceWithCopies replaces the memory of r with copies, so that the caller can reuse the original bytes.
 func (r *Region) replaceWithCopies() {
 	for _, s := range r.segments {
 		s.mem.replaceWithCopy()

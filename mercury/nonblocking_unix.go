@@ -34,7 +34,7 @@ func newNonblockingIO(nc net.Conn) (write, read *nonblockingIO) {
 	return newDirection(raw.Write, syscall.Write), newDirection(raw.Read, syscall.Read)
 }
 
-// newDirection returns one direction of a socket.
+// newDirection returns a nonblockingIO that uses call, for which do waits until the socket is ready.
 func newDirection(do func(func(fd uintptr) bool) error, call func(int, []byte) (int, error)) *nonblockingIO {
 	t := &nonblockingIO{rawIO: do, syscall: call}
 	t.runFunc = t.runOnce

@@ -17,8 +17,8 @@ const (
 	sumsOn
 )
 
-// checksums reports whether requests to the peer must have the longer header. If no message of the peer has been
-// received yet, the answer is unknown. The first call then starts a probe, and all calls wait for the result.
+// checksums reports whether requests to the peer must have the longer header. If no message received from the peer has
+// shown this yet, the first call starts a probe, and all calls wait for its result.
 func (c *conn) checksums(ctx context.Context) (bool, error) {
 	for {
 		c.mu.Lock()

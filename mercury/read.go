@@ -231,8 +231,8 @@ func (r *connReader) handleMessage() error {
 	return errorf(ErrProtocol, "untagged message")
 }
 
-// serveRead queues the response to a read by the peer. It fails if the peer may not access the memory, or if it has
-// maxJobs reads in flight.
+// serveRead queues the response to a read by the peer. It fails if the peer may not access the memory, or if maxJobs
+// messages are already queued.
 func (c *conn) serveRead(h *xnet.Header) error {
 	spans, err := c.spans(h, Read)
 	if err != nil {

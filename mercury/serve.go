@@ -286,8 +286,8 @@ func (r *Request) fetchInput(charged *int64) ([]byte, Code, error) {
 	return in, 0, nil
 }
 
-// runHandler runs the handler. If the handler panics, or returns without having called Respond, RespondError or Detach,
-// the response is HG_OTHER_ERROR. A panic is logged.
+// runHandler runs the handler and logs a panic. The response is HG_OTHER_ERROR if the handler panics before a response
+// has been sent, or if it returns without having called Respond, RespondError or Detach.
 func (r *Request) runHandler() {
 	defer func() {
 		p := recover()

@@ -26,7 +26,7 @@ type dataMessage struct {
 	started bool     // the header has been written
 }
 
-// A span is a range of a memory. If mem is nil, the bytes are to be discarded.
+// A span is a range of a memory. If mem is nil, the reader must discard the bytes.
 type span struct {
 	mem *memory
 	off uint64
@@ -119,13 +119,13 @@ func (c *conn) writePending(limit int) {
 	}
 }
 
-// isDirect reports whether the rest of j is to be written from its memory without a copy.
+// isDirect reports whether the rest of j can be written from its memory without a copy.
 func (j *dataMessage) isDirect(c *conn) bool {
 	return j != nil && j.started && c.poller != nil && j.spans[0].n > copyLimit
 }
 
-// writeDirect writes from the memory of j, which is locked during the system call. c.mu must be held on entry and is
-// released.
+// writeDirect writes from the memory of j, which is locked during the system call. If wait is set, it blocks until the
+// socket is ready. It returns the number of bytes written. c.mu must be held on entry and is released.
 func (c *conn) writeDirect(j *dataMessage, wait bool) (int, error) {
 	s := j.spans[0]
 	c.mu.Unlock()

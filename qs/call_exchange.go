@@ -32,8 +32,8 @@ type exchange struct {
 	callEnded    bool         // the call of h has completed, and h has been returned to the cache
 }
 
-// prepareHandle chooses a backend, lends the memory, files and streams of the input, and sets up a
-// handle for the call.
+// prepareHandle starts an attempt in s: it chooses a backend, lends the memory, files and streams
+// of the input, and sets up a handle for the call.
 func (x *exchange) prepareHandle(ctx context.Context, s *callScope) (err error) {
 	o, c := x.o, x.c
 	x.ctx = ctx
@@ -162,7 +162,7 @@ func errStalled(stall time.Duration) error {
 }
 
 // returnHandle clears the settings of this call from h and returns h to the handle cache. The call
-// of h must have completed or not have started.
+// of h must not be in flight.
 func (x *exchange) returnHandle() {
 	if x.hasMeta {
 		_ = x.h.SetMeta(hg.Metadata{}) // the next call sets its own metadata

@@ -144,9 +144,10 @@ func (o *outgoingCall) runInterceptors(
 }
 
 // resultFor copies the results of one call of next from in to the Call that the interceptor
-// received. err is the error of next, and s is the scope of the interceptor. If the interceptor has
-// made several attempts, the first response is kept: resultFor ignores later responses, and errors
-// after a response. It copies nothing once the interceptor has returned.
+// received. err is the error of next, and s is the scope of the interceptor. If several calls of
+// next run concurrently, only the results of the first response are copied. The results of a failed
+// attempt are not copied once another attempt has received a response. resultFor copies nothing
+// once the interceptor has returned.
 func (o *outgoingCall) resultFor(to *Call, s *callScope, in *nestedScope, err error) {
 	o.answerMu.Lock()
 	defer o.answerMu.Unlock()

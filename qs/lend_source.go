@@ -332,8 +332,8 @@ func (b *borrowedMem) causeOf(what string, err error) error {
 	return err
 }
 
-// stopAtReturn arranges for stop to be called when the handler returns. If the handler has already
-// returned, stopAtReturn calls stop itself. Otherwise now calls stop early.
+// stopAtReturn arranges for stop to be called when the handler returns. The caller may call now to
+// run stop earlier. If the handler has already returned, stopAtReturn calls stop itself.
 func (b *borrowedMem) stopAtReturn(stop func()) (now func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A lentTicket is the encoded form of a Source or Sink of an attempt.
+// A lentTicket is the encoded ticket of a Source or Sink that an attempt lends.
 type lentTicket struct {
 	wire        []byte
 	field       string      // name of the input field
@@ -106,7 +106,8 @@ func errNotTicket(what string) error {
 		na.ErrProtocol)
 }
 
-// An otherTicketError reports that a Source arrived in a field that is a Sink here, or vice versa.
+// An otherTicketError is returned if the caller sent a Source in a field that is a Sink at the
+// handler, or vice versa.
 type otherTicketError struct {
 	number     int
 	lent, here string

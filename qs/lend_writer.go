@@ -20,8 +20,8 @@ type pushWriter struct {
 
 	// The lock guards the fields below.
 	//
-	// ctx limits the user's calls. Transfers in flight and the flush are limited by the request
-	// instead.
+	// ctx is the context for the user's calls. Transfers in flight and the flush use the request's
+	// context instead.
 	ctx          context.Context
 	pos          int64         // number of bytes written before those in pending
 	pendingBytes int64         // number of bytes written to pending
@@ -133,8 +133,8 @@ func (w *pushWriter) bindContext() (unbound func() bool, err error) {
 // nil otherwise.
 func (w *pushWriter) contextError() error { return contextEndError(w.ctx, "sink") }
 
-// finishUserCall completes a call by the user that has written n bytes. It releases the lock and
-// returns the error to report to the user.
+// finishUserCall completes a Write or ReadFrom that has written n bytes and failed with err, or
+// succeeded if err is nil. It releases the lock and returns the error to report to the user.
 func (w *pushWriter) finishUserCall(n int64, err error) error {
 	w.pendingBytes += n
 	if ended := w.contextError(); err != nil && ended != nil {

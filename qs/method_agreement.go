@@ -29,8 +29,8 @@ const (
 	filledMeta = "qs-filled"
 )
 
-// maxFieldName is the maximum length in bytes of a field name in metadata. The names are used only
-// in error texts.
+// maxFieldName is the maximum length in bytes of a field name in metadata. Longer names are
+// truncated, because they are used only in error texts.
 const maxFieldName = 24
 
 // A lentInput is the input of an attempt, whose Sources and Sinks encode as tickets.

@@ -110,7 +110,8 @@ func (n *Node) useDefinitionLocked(name, is string) error {
 	return nil
 }
 
-// describeDefinition describes the properties of m in which all definitions of its name must agree.
+// describeDefinition returns a text with the properties of m, its kind and codec, that must be the
+// same for all methods of its name.
 func (n *Node) describeDefinition(m *method) string {
 	kind := "a method"
 	switch {
@@ -123,7 +124,7 @@ func (n *Node) describeDefinition(m *method) string {
 	return fmt.Sprintf("%s in codec %s (%d)", kind, c.Name(), c.ID())
 }
 
-// A field locates a Source or a Sink in an input.
+// A field is the position of a Source or a Sink in an input.
 type field struct {
 	path []int // field indices that lead from the input to the Source or Sink
 	sink bool

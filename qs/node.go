@@ -19,9 +19,9 @@ import (
 // A Node connects a process to a network. It serves methods and calls those of other nodes. Its
 // methods are safe for concurrent use.
 //
-// After Open, a program registers its handlers and calls Serve, which a node that only makes calls
-// does not need. When the context of Serve is done, the node drains: it refuses new calls and waits
-// for those in flight, at most for Config.ShutdownTimeout. Then Serve returns.
+// After Open, a program registers its handlers and calls Serve. A program that only makes calls
+// need not call Serve. When the context of Serve is done, the node drains: it refuses new calls and
+// waits for those in flight, at most for Config.ShutdownTimeout. Then Serve returns.
 type Node struct {
 	cfg      Config
 	class    *hg.Class
@@ -36,7 +36,8 @@ type Node struct {
 
 	idleDrivers []idleDriver // one per context
 
-	// drainCtx is canceled when the node begins to drain or is closed. See Draining.
+	// drainCtx is the result of Draining. It is canceled when the node begins to drain or is
+	// closed.
 	drainCtx       context.Context
 	cancelDrainCtx context.CancelFunc
 

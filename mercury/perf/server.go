@@ -119,7 +119,7 @@ func (s *server) dropPeer(peer string) {
 	}
 }
 
-// handleTransfer transfers the first in.Size bytes of each buffer.
+// handleTransfer transfers the first in.Size bytes of each buffer in the direction op.
 func (s *server) handleTransfer(ctx context.Context, in transferIn, op uint32) error {
 	r := mercury.RequestOf(ctx)
 	s.mu.Lock()

@@ -148,7 +148,7 @@ func addressable(v reflect.Value, k *kind) reflect.Value {
 	return p.Elem()
 }
 
-// appendItems appends the first n elements of v.
+// appendItems appends the encodings of the first n elements of v to b.
 func (k *kind) appendItems(b []byte, v reflect.Value, n int) (_ []byte, err error) {
 	for i := 0; i < n && err == nil; i++ {
 		b, err = k.elem.append(b, addressable(v.Index(i), k.elem))
@@ -243,7 +243,7 @@ func (k *kind) read(b []byte, v reflect.Value) ([]byte, error) {
 	return b[k.size:], nil
 }
 
-// readItems decodes the elements of v.
+// readItems decodes the elements of v from the beginning of b and returns the bytes that follow.
 func (k *kind) readItems(b []byte, v reflect.Value) (_ []byte, err error) {
 	for i := 0; i < v.Len() && err == nil; i++ {
 		b, err = k.elem.read(b, v.Index(i))
