@@ -11,9 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/mercury/internal/xnet"
 )
 
-// The tags of calls. A response and the acknowledgement of a response arrive in the same kind of message, so the two
-// sides must use different tags. C counts from 1, a node that has dialed the connection starts at firstTag, and the
-// other side starts at firstTag+tagCount.
+// The two sides of a connection must use different tags for their calls, because a response and the acknowledgement of
+// a response arrive in the same kind of message. C counts from 1. A node that has dialed the connection starts at
+// firstTag, and one that has accepted it starts at firstTag+tagCount.
 const (
 	firstTag = 1 << 30
 	tagCount = 1 << 29

@@ -24,7 +24,7 @@ type conn struct {
 	ctx    context.Context // canceled when the connection is closed
 	cancel context.CancelFunc
 	done   <-chan struct{} // ctx.Done()
-	wake   chan struct{}   // wakes writeLoop
+	wake   chan struct{}   // has one slot; wakes writeLoop
 
 	reader *connReader // used only by readLoop
 
@@ -37,7 +37,7 @@ type conn struct {
 	acksToSend int            // number of write acknowledgements to send
 	jobs       []*dataMessage // messages to write after out
 	job        *dataMessage   // the message being written
-	writing    bool           // a goroutine, the writer, is writing
+	writing    bool           // a goroutine, called the writer, is writing
 	nextID     uint8
 	roomFreed  chan struct{} // closed when out has room again; nil if no call is waiting for that
 

@@ -69,8 +69,8 @@ type Access uint8
 
 // Access modes, which may be combined.
 const (
-	Read  Access = hgwire.Readable // peers may read it
-	Write Access = hgwire.Writable // peers may write it
+	Read  Access = hgwire.Readable // peers may read the memory
+	Write Access = hgwire.Writable // peers may write the memory
 )
 
 // A Region is memory of this process that peers may read or write. It is safe for concurrent use.
@@ -167,7 +167,7 @@ func (r *Region) Bulk() Bulk {
 	return Bulk{b}
 }
 
-// maxEager is the maximum size in bytes of a handle that includes a copy of the memory. It is less than
+// maxEager is the maximum size in bytes of a handle that includes a copy of the memory. It is less than the default of
 // Config.MessageSize, so that other arguments fit into the message.
 const maxEager = 3 << 10
 

@@ -95,7 +95,7 @@ type Node struct {
 	addr string
 	pid  uint32
 
-	handlers  atomic.Pointer[map[uint64]handler] // replaced, not modified, with mu held
+	handlers  atomic.Pointer[map[uint64]handler] // the map is never modified, but replaced with mu held
 	bodyBytes atomic.Int64                       // number of bytes of Config.Budget in use
 	panics    atomic.Int64
 
@@ -159,7 +159,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 
 const (
 	scheme    = "ofi+tcp://"
-	oldScheme = "ofi+tcp;ofi_rxm://" // the address of another protocol of libfabric
+	oldScheme = "ofi+tcp;ofi_rxm://" // prefix of addresses of ofi_rxm, another protocol of libfabric
 )
 
 // parseAddr parses an address in the format of C. The host must be an IPv4 address.

@@ -18,7 +18,7 @@ import (
 type Call struct {
 	Method     string
 	Idempotent bool // the method is declared Idempotent
-	Peer       Peer // the destination; at the server, the origin
+	Peer       Peer // destination of the call; at the server, the caller
 	// Metadata is sent with the input. Initially it holds the entries that WithMetadata added to
 	// the context of the call. A client interceptor may set it, or call WithMetadata on the context
 	// that it passes to next.
@@ -34,7 +34,7 @@ type Call struct {
 	// and streams lent by the input. It is valid after next has returned.
 	BytesMoved int64
 
-	in  hg.Request // the request; zero at the client
+	in  hg.Request // the request at the server; zero at the client
 	ctl *attemptControl
 	// retryDepth is the number of Retry interceptors that the call has passed through. Only the
 	// innermost one repeats the call.
@@ -232,7 +232,7 @@ type callScope struct {
 type nestedScope struct {
 	callScope
 	call          Call
-	answersBefore int // the parent's answers when the scope began
+	answersBefore int // value of the parent's answers when the scope began
 }
 
 // An attempt is one try to send a request and receive its response.
@@ -245,7 +245,7 @@ type attempt struct {
 
 	stalled    bool   // the attempt was canceled because it made no progress
 	stallTimer *na.Op // timer for RetryPolicy.ProgressTimeout; nil if not running
-	lastMoved  int64  // progress of loans when the timer last expired
+	lastMoved  int64  // value of loans.progress when the stall timer last expired
 }
 
 var errNextLate = na.WithText(ErrInvalid, "next called after the call or the interceptor returned")

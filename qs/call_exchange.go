@@ -27,7 +27,7 @@ type exchange struct {
 	hasLease     bool         // lease is valid
 	unwatch      func() bool  // stops watching the caller's context; nil if it is not watched
 	streamsBegun bool         // callStreams.beginAttempt has been called
-	hasStreams   bool         // h has streams, and callbacks for them
+	hasStreams   bool         // h has streams and callbacks, which must be removed before h is reused
 	hasMeta      bool         // h has metadata, which must be cleared before h is reused
 	callEnded    bool         // the call of h has completed, and h has been returned to the cache
 }

@@ -139,7 +139,7 @@ type idleDriver struct {
 	mu        sync.Mutex // guards the fields below
 	openCalls int        // number of openCalls in flight
 	onIdle    func()     // calls startStandIn; allocated once
-	running   bool       // the goroutine is running
+	running   bool       // the goroutine started by startStandIn is running
 	stop      context.CancelFunc
 }
 

@@ -35,7 +35,7 @@ type hedgedCall struct {
 	next func(context.Context) error
 
 	mu         sync.Mutex         // guards the fields below
-	firstEnded bool               // no second attempt may start
+	firstEnded bool               // the first attempt has completed, so no second one may start
 	secondDone chan struct{}      // closed when the second attempt has completed; nil until it starts
 	stop       context.CancelFunc // cancels the second attempt
 	err        error              // error of the second attempt

@@ -31,10 +31,10 @@ type pump struct {
 	use  *streamUse // usage state of the Source or the Sink
 
 	file     bool // from or into is a file type of this package, whose operations are short
-	finished bool // the goroutine has exited without a panic; accessed only by the goroutine
+	finished bool // fill or drain has returned; accessed only by the goroutine
 
 	mu     sync.Mutex // guards the fields below
-	stream *hg.Stream // nil until the call of the attempt has started, and with it the goroutine
+	stream *hg.Stream // nil until start is called
 	moved  int64      // bytes read or written
 	err    error      // error of the caller's reader or writer
 	broken error      // error of the stream

@@ -30,7 +30,7 @@ type Sink struct{ s *sinkState }
 type sinkState struct {
 	// At the caller, exactly one of segs, file and into is set.
 	segs [][]byte
-	file *os.File // extended to size
+	file *os.File // the caller's file, which is extended to size bytes
 	size int64
 	into io.Writer
 	used streamUse // in use by an attempt

@@ -31,7 +31,7 @@ type sourceState struct {
 	segs [][]byte
 	file *os.File
 	from io.Reader
-	used streamUse // whether an attempt uses from
+	used streamUse // reports whether an attempt uses from
 
 	lent    *lentTicket   // ticket of the Source in the input of an attempt
 	handler *pulledSource // set at the handler

@@ -17,7 +17,7 @@ type streamReader struct {
 	p        *pulledSource
 	ctx      context.Context
 	begun    bool
-	chunkLen int // length of the current chunk, which next releases
+	chunkLen int // length of the current chunk, which the next call of next releases
 }
 
 // newStreamReader returns a streamReader for p.

@@ -155,7 +155,7 @@ func fieldsOf(method string, t *schema.Type, c codec.Codec) []field {
 // A typeWalk finds the Sources and Sinks in a type.
 type typeWalk struct {
 	method string
-	tags   bool                  // whether msgpack tags apply
+	tags   bool                  // msgpack tags apply
 	seen   map[*schema.Type]bool // types visited through pointers, slices and the like, to stop recursion
 	found  []field
 }

@@ -56,7 +56,7 @@ type clientShares struct {
 	// shares contains an entry for each name whose clients have a running handler or a bucket that
 	// is not full. It also contains some idle entries.
 	shares  map[string]*clientShare
-	sweepAt int // size of shares at which idle ones are removed
+	sweepAt int // size of shares at which idle entries are removed
 }
 
 // A clientShare tracks the usage of all clients of one name: running handlers and a token bucket.
