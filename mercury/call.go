@@ -41,7 +41,7 @@ func (k *pendingCall) complete(out []byte, err error) {
 
 // Call sends in to the RPC id at addr and blocks until its output has arrived or ctx is done.
 //
-//   - Once Call has returned, in is no longer used.
+//   - After Call has returned, in is no longer accessed.
 //   - When ctx is done, the target is not notified, and its response is discarded when it arrives.
 //   - The error is an *Error. It matches ErrRemote if the target responded with an error, and otherwise ErrUnreachable,
 //     ErrPeerLost, ErrTimeout, ErrCanceled or another code. FateOf reports whether the request has run.

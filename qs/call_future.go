@@ -173,8 +173,8 @@ func (f *futureCall) abandonAndWait() {
 // Retry starts no attempt while Withdraw blocks. The result is one of:
 //
 //   - hg.Withdrawn: no attempt ran or will run, or a handler refused the request (Refuse). The call
-//     has completed with ErrCanceled, with that refusal, or with whatever else kept the request from
-//     running, such as ErrUnreachable.
+//     has completed with ErrCanceled, with that refusal, or with another error that kept the
+//     request from running, such as ErrUnreachable.
 //   - hg.Indeterminate: an attempt may have run. The call has completed or is about to.
 //   - hg.TooLate, hg.NotSupported: a handler is running, may be running, or has run. The call has
 //     completed, or it continues as if Withdraw had not been called, and Retry may make further
@@ -249,8 +249,8 @@ func (w *withdrawVotes) addVote(r hg.WithdrawResult) bool {
 
 // WaitFirst blocks until one of the futures succeeds, abandons the others and waits for them to
 // complete, and returns the index and output of the successful one. If none succeeds, it returns
-// index -1 and an error that joins the errors of all. If ctx is done first, the calls continue, and
-// WaitFirst returns an error that matches the cause of ctx and has the fate MaybeRan.
+// index -1 and an error that joins those of all futures. If ctx is done first, the calls continue,
+// and WaitFirst returns an error that matches the cause of ctx and has the fate MaybeRan.
 func WaitFirst[Out any](ctx context.Context, futures ...*Future[Out]) (i int, out Out, err error) {
 	errs := []error{}
 	if len(futures) == 0 {

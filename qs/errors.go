@@ -88,7 +88,7 @@ const (
 func Errorf(code Code, format string, args ...any) error { return hg.Errorf(code, format, args...) }
 
 // Refuse marks err as the error of a handler that had no effect. The caller's error has the fate
-// NotRun, so it may safely repeat the call.
+// NotRun, so the caller may safely repeat the call.
 //
 // Retry repeats the call, at another address if there is one, unless err has a code that indicates
 // a permanent failure. Codes that may be temporary are ErrNotReady, ErrDraining, ErrExhausted,

@@ -24,7 +24,8 @@ import (
 //   - must call next sequentially for a call with a Reader or a Sink, and for a stream. A concurrent
 //     next fails with ErrInvalid, as does one after bytes of a Reader, Writer or stream were
 //     transferred.
-//   - cannot extend a call. The call fails when its own ctx is done, whatever context next receives.
+//   - cannot extend a call. The call fails when its own ctx is done, even if next received a
+//     context that is not done.
 //
 // A server interceptor
 //

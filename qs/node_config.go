@@ -25,8 +25,8 @@ type Config struct {
 	// TLS, if set, is used for all connections of "tcp://" and all packets of "udp://". The version
 	// is TLS 1.3, and the same configuration is used as client and as server. If TLS is nil,
 	// TCP.TLS is used, and if that is nil too, there is no TLS. Both sides must use TLS, or
-	// neither. Other schemes reject it. "sm://" does not need it, because only processes of the
-	// same user can open its memory.
+	// neither. Open fails if TLS is set for another scheme. "sm://" does not need TLS, because only
+	// processes of the same user can open its memory.
 	TLS *tls.Config
 	// Local determines whether a node on two transports ("tcp://:7000,sm://") uses the second one
 	// for peers on this machine. With na.LocalAuto, the default, it does so unless TLS is on. The
