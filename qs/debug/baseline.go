@@ -10,11 +10,11 @@ const (
 	minCalls        = 20               // minimum number of calls for a median
 	minTailCalls    = 100              // minimum number of calls for a 99th percentile
 	minBaseline     = time.Minute      // minimum time covered by a baseline
-	generationSlots = 30               // number of slots in a generation
-	maxSlowTime     = time.Hour        // time after which the times of a slow method become the usual ones
+	generationSlots = 30               // maximum number of slots in a generation
+	maxSlowTime     = time.Hour        // time after which the times of a slow method become its usual ones
 
-	// recentSlots is the number of newest slots. They are compared with the baseline and are not
-	// part of it.
+	// recentSlots is the number of newest slots that are compared with the baseline. They are not
+	// yet part of it.
 	recentSlots = int64(minuteSlots)
 )
 
@@ -22,21 +22,22 @@ const (
 // minute and periods in which the method was slower than usual. When a method becomes slow, its
 // baseline keeps the earlier times until the method has been slow for an hour.
 //
-//	slot of ten seconds ── a minute later ──► generation ── 30 slots later ──► previous generation ──► dropped
-//	                └─ dropped if the method was slow in that minute
+// A slot is added to the newest generation when it is a minute old, unless the method was slow in
+// that minute. Once a generation covers generationSlots slots, a new one begins. Only the newest
+// two generations are kept.
 type baseline struct {
 	generations [2]generation // newest first
-	slowSince   time.Duration // time at which the method became slow, by the page's clock; 0 if it is not slow
-	firstSlot   int64         // number of the first slot that may be added
+	slowSince   time.Duration // time at which the method became slow, on the page's clock; 0 if it is not slow
+	firstSlot   int64         // number of the first slot that may be added to the baseline
 }
 
-// A generation is a part of a baseline that covers up to generationSlots slots.
+// A generation is a part of a baseline and covers up to generationSlots slots.
 type generation struct {
 	slotTotals
 	covers int64 // number of slots covered
 }
 
-// window returns the sum of both generations.
+// window returns the statistics of both generations together.
 func (b *baseline) window() Window {
 	var all slotTotals
 	slots := int64(0)
@@ -47,8 +48,7 @@ func (b *baseline) window() Window {
 	return all.windowOver(time.Duration(slots) * slotTime)
 }
 
-// add adds slot, which covers n slots, to the newest generation. slot is nil if no call completed
-// in that time.
+// add adds n slots to the newest generation. slot holds their calls and is nil if there were none.
 func (b *baseline) add(slot *methodSlot, n int64) {
 	if b.generations[0].covers >= generationSlots {
 		b.generations[1], b.generations[0] = b.generations[0], generation{}
@@ -59,8 +59,8 @@ func (b *baseline) add(slot *methodSlot, n int64) {
 	}
 }
 
-// advanceLocked moves slots that are older than a minute at the time now to the baseline. It must
-// be called before the slot for now begins. The caller must hold m.mu.
+// advanceLocked adds the slots that are more than a minute old at the time now to the baseline. It
+// must be called before the slot for now begins. The caller must hold m.mu.
 func (m *methodCounter) advanceLocked(now time.Duration) {
 	last, next := m.slots.last, int64(now/slotTime)
 	for n := last + 1; n <= min(next, last+recentSlots); n++ {
@@ -71,8 +71,8 @@ func (m *methodCounter) advanceLocked(now time.Duration) {
 	}
 }
 
-// judgeSlotLocked adds the slot that is one minute old when slot n begins to the baseline, unless
-// the method was slow at that time. The caller must hold m.mu.
+// judgeSlotLocked adds the slot that becomes a minute old when slot n begins to the baseline,
+// unless the method was slow in that minute. The caller must hold m.mu.
 func (m *methodCounter) judgeSlotLocked(n int64) {
 	var minute slotTotals
 	for k := max(n-recentSlots, 0); k < n; k++ {
@@ -97,24 +97,24 @@ func (m *methodCounter) judgeSlotLocked(n int64) {
 	}
 }
 
-// isBaseline reports whether w, the window of a baseline, has enough calls and covers enough time
-// for comparisons.
+// isBaseline reports whether w, which must be the window of a baseline, has enough calls and covers
+// enough time to be compared with.
 func (w Window) isBaseline() bool { return w.Count >= minCalls && w.Covers >= minBaseline }
 
-// A slowness describes how much slower than usual a method is.
+// A slowness describes how much longer than usual the calls of a method take.
 type slowness struct {
 	median, tail change // changes in the median and the 99th percentile
 }
 
-// A change describes how much longer a time is than usual.
+// A change describes how much longer than usual a duration is.
 type change struct {
-	factor float64       // time divided by usual time
-	added  time.Duration // time minus usual time
+	factor float64       // duration divided by the usual duration
+	added  time.Duration // duration minus the usual duration
 }
 
-// compareToUsual reports whether the median or the 99th percentile of now is slower than usual. The
-// 99th percentile is ignored if there are few calls, because it would be the time of the slowest
-// one.
+// compareToUsual compares now with usual, and reports whether the median or the 99th percentile is
+// slower than usual. It ignores the 99th percentile if now has few calls, because it would then be
+// the time of the slowest call.
 func compareToUsual(now, usual Window) (s slowness, is bool) {
 	if now.Count < minCalls || !usual.isBaseline() {
 		return s, false
@@ -126,14 +126,14 @@ func compareToUsual(now, usual Window) (s slowness, is bool) {
 	return s, s.isMedianSlow() || s.isTailSlow()
 }
 
-// isMedianSlow reports whether the median is slower than usual.
+// isMedianSlow reports whether the median is considered slower than usual.
 func (s slowness) isMedianSlow() bool { return s.median.isAtLeast(medianFactor) }
 
-// isTailSlow reports whether the 99th percentile is slower than usual.
+// isTailSlow reports whether the 99th percentile is considered slower than usual.
 func (s slowness) isTailSlow() bool { return s.tail.isAtLeast(tailFactor) }
 
-// isExplainedBy reports whether s is explained by the slowness of others. A slow median is not
-// explained by a slow 99th percentile.
+// isExplainedBy reports whether the slowness of others explains s. A slow 99th percentile does not
+// explain a slow median.
 func (s slowness) isExplainedBy(others slowness) bool {
 	return (!s.isMedianSlow() || s.median.isExplainedBy(others.median)) && (!s.isTailSlow() || s.tail.isExplainedBy(others.tail))
 }
@@ -143,15 +143,16 @@ func changeOf(now, usual time.Duration) change {
 	return change{factor: float64(now) / float64(max(usual, 1)), added: now - usual}
 }
 
-// isExplainedBy reports whether either measure of c is less than twice that of others.
+// isExplainedBy reports whether the factor or the added time of c is less than twice that of
+// others.
 func (c change) isExplainedBy(others change) bool {
 	return c.factor < 2*others.factor || c.added < 2*others.added
 }
 
-// raiseTo sets each measure of c to the maximum of its values in c and o.
+// raiseTo sets the factor and the added time of c to the maximum of their values in c and o.
 func (c *change) raiseTo(o change) {
 	c.factor, c.added = max(c.factor, o.factor), max(c.added, o.added)
 }
 
-// isAtLeast reports whether c.factor is at least times and c.added is not negligible.
+// isAtLeast reports whether c.factor is at least times and c.added is at least minSlowdown.
 func (c change) isAtLeast(times float64) bool { return c.factor >= times && c.added >= minSlowdown }

@@ -12,36 +12,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// leakWindows lists the numbers of newest samples that are searched for leaks.
+// leakWindows lists the window sizes, in samples, in which leaks are searched for, largest first.
 var leakWindows = []int{tenMinuteSlots, 15, 6}
 
-// causeKinds lists the values of Cause.Kind, worst first. The last one is less certain, because it
-// is based on a comparison with earlier times.
+// causeKinds lists the values of Cause.Kind, worst first. The last one is less certain than the
+// others, because it is based on a comparison with earlier times.
 var causeKinds = []string{"not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled", "leak", "errors", "slow"}
 
 // Thresholds for causes, and limits on their number.
 const (
 	defaultStalledAfter = 5 * time.Second
-	// minCommonSlow is the minimum number of slower methods that share one cause if they are at
+	// minimum number of slow methods that are reported as one common cause; they must also be at
 	// least half of the methods in use
 	minCommonSlow   = 3
-	busyShare       = 0.8  // share of its processors above which the process counts as busy
-	failingShare    = 20   // one failed call out of this many in the last minute
+	busyShare       = 0.8  // share of the available CPU time above which the process is considered busy
+	failingShare    = 20   // at least one in this many calls must have failed in the last minute
 	minFailures     = 10   // minimum number of failed calls in the last minute
-	minLeak         = 500  // minimum growth of handles or regions; must also be half of them
-	minSteadyLeak   = 100  // minimum growth over leakTime
-	minLeakSamples  = 4    // minimum number of samples
-	minFirstLeak    = 2000 // minimum number that is a cause on a page with fewer samples
+	minLeak         = 500  // minimum growth in the number of handles or regions; it must also be at least half of the number
+	minSteadyLeak   = 100  // minimum growth if it has lasted for leakTime
+	minLeakSamples  = 4    // minimum number of samples needed to detect growth
+	minFirstLeak    = 2000 // with fewer samples, minimum number of handles or regions that is reported as a leak
 	maxMemoryPieces = 1000 // maximum number of memory regions examined per source
-	fullShare       = 20   // a budget is full if less than one part in this many is left
+	fullShare       = 20   // a budget is considered full if less than one part in this many is left
 	maxCauses       = 50   // maximum number of causes on a page
-	callsMoreFactor = 3    // factor above which a peer counts as calling more often than before
+	callsMoreFactor = 3    // a peer is considered to call more often than before above this factor
 
 	leakTime      = 5 * time.Minute  // minimum duration of growth for minSteadyLeak
-	causeHoldTime = 10 * time.Second // time for which a cause stays on the page after it was last found
+	causeHoldTime = 10 * time.Second // time for which a cause with a holdKey stays on the page after it was last found
 )
 
-// findCauses returns at most maxCauses causes, in the order of causeKinds.
+// findCauses returns the causes found, in the order of causeKinds. There are at most maxCauses.
 func (l *snapshotBuilder) findCauses() []Cause {
 	all := []Cause{}
 	for _, find := range []func() []Cause{l.findNotReady, l.findLimits, l.findNoRoom, l.findLostPeers, l.findStuckStreams, l.findStalled, l.findLeaks, l.findFailing, l.findSlower} {
@@ -54,14 +54,15 @@ func (l *snapshotBuilder) findCauses() []Cause {
 // rankOf returns the index of kind in causeKinds.
 func rankOf(kind string) int { return slices.Index(causeKinds, kind) }
 
-// A recentCause is a cause that stays on the page for causeHoldTime after it was last found.
+// A recentCause is a cause that stays on the page until causeHoldTime after it was last found.
 type recentCause struct {
 	Cause
 	at time.Duration // time at which it was last found, by the page's clock
 }
 
-// addRecent returns the causes in all, which were found now, together with causes with a holdKey
-// that were last found within causeHoldTime. The result is in the order of causeKinds.
+// addRecent records the causes in all, which were found at the time now, and returns them together
+// with the recorded causes that were last found within causeHoldTime before now. Only causes with a
+// holdKey are recorded. The result is in the order of causeKinds.
 func (p *Page) addRecent(all []Cause, now time.Duration) []Cause {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +116,7 @@ type limitUse struct {
 	methods     map[string]int // number of running requests by method; nil if no request is waiting
 }
 
-// usedShare returns the used share of the limit, or 0 if there is no limit.
+// usedShare returns the fraction of the limit that is in use, or 0 if there is no limit.
 func (r limitUse) usedShare() float64 {
 	if r.max == 0 {
 		return 0
@@ -123,9 +124,9 @@ func (r limitUse) usedShare() float64 {
 	return float64(r.active) / float64(r.max)
 }
 
-// describe returns a text that states the number of running requests, the limit, and its purpose.
-// Even if requests are waiting, fewer than the limit may be running: some may have just completed
-// while the next ones have not begun.
+// describe returns a text that states the number of running requests, the limit, and what it
+// applies to. The number may be below the limit even if requests are waiting, because a request may
+// have completed before the next one begins.
 func (r limitUse) describe(of string) string {
 	if r.active >= r.max {
 		return fmt.Sprintf("%d run, which is the limit %s", r.active, of)
@@ -133,7 +134,8 @@ func (r limitUse) describe(of string) string {
 	return fmt.Sprintf("%d is the limit %s, and it was reached when they came; %d run at this moment, since others have just ended and the next have not begun", r.max, of, r.active)
 }
 
-// addRunning counts a running request if others are waiting for the limit. r may be nil.
+// addRunning counts a running request of method if other requests are waiting for the limit. r may
+// be nil.
 func (r *limitUse) addRunning(method string) {
 	if r == nil || r.waiting == 0 {
 		return
@@ -158,9 +160,9 @@ func (r *limitUse) mostFrequent() (method, text string) {
 	return method, fmt.Sprintf("; of those that run %d are of %s", r.methods[method], method)
 }
 
-// findLimits finds the limits that requests are waiting for. Among the limits of its method, its
-// peer and its context, a request is assumed to wait for the one with the largest used share. If
-// several have the same share, the narrowest is assumed.
+// findLimits returns a cause for each limit that requests are waiting for. A request may be limited
+// by its method, its peer and its context. It is assumed to wait for the limit with the largest
+// used share or, among equal shares, for the narrowest limit.
 func (l *snapshotBuilder) findLimits() (all []Cause) {
 	methods, peers := map[string]*limitUse{}, map[session]*limitUse{}
 	contexts := make([]limitUse, len(l.contexts))
@@ -233,7 +235,7 @@ func (l *snapshotBuilder) findLimits() (all []Cause) {
 	return append(all, l.findWithoutWorker()...)
 }
 
-// adviseForPeer returns the advice for a peer that has reached its limit.
+// adviseForPeer returns a text that advises what to do about a peer that has reached its limit.
 func (l *snapshotBuilder) adviseForPeer(p *Peer) string {
 	minute, before := l.p.collector.requestRates(p.addr.Name(), l.now)
 	if minute.Count >= minCalls && before.Covers >= minBaseline && minute.PerSecond >= callsMoreFactor*before.PerSecond {
@@ -243,7 +245,7 @@ func (l *snapshotBuilder) adviseForPeer(p *Peer) string {
 	return "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit."
 }
 
-// findWithoutWorker finds requests that could run but have been waiting for a worker.
+// findWithoutWorker returns a cause if requests that no limit holds back are waiting for a worker.
 func (l *snapshotBuilder) findWithoutWorker() []Cause {
 	n, oldest := 0, time.Duration(0)
 	for i := range l.calls {
@@ -259,7 +261,8 @@ func (l *snapshotBuilder) findWithoutWorker() []Cause {
 		"%s for a worker, the oldest for %s: as many handlers run as may (qs.Config.MaxConcurrent), or nothing drives the node (Serve).", countNoun(n, "request waits", "requests wait"), durationText(oldest))}}
 }
 
-// findNoRoom finds peers that have had no free envelopes for some time.
+// findNoRoom returns a cause for each peer with no free envelope for the messages waiting to be sent
+// to it, if a call to the peer has been in flight for stalledAfter.
 func (l *snapshotBuilder) findNoRoom() (all []Cause) {
 	for i := range l.peers {
 		p := &l.peers[i]
@@ -282,10 +285,10 @@ func (l *snapshotBuilder) findNoRoom() (all []Cause) {
 	return all
 }
 
-// A groupKey holds the properties shared by the calls of a group.
+// A groupKey holds the properties that all calls of a callGroup share.
 type groupKey struct{ kind, method, state string }
 
-// A callGroup is a group of calls with a common cause.
+// A callGroup is a group of calls that are reported as a single cause.
 type callGroup struct {
 	key    groupKey
 	count  int
@@ -293,8 +296,8 @@ type callGroup struct {
 	peers  map[peerKey]hg.Addr // peers of all calls in the group
 }
 
-// otherSide returns a text with the peer of the group if there is only one, or else with the number
-// of peers.
+// otherSide returns a text that names the peer of the group's calls or, if there are several,
+// states their number.
 func (g *callGroup) otherSide() string {
 	if len(g.peers) == 1 {
 		return g.preposition() + " " + g.oldest.Peer
@@ -302,7 +305,7 @@ func (g *callGroup) otherSide() string {
 	return fmt.Sprintf("%s %d peers", g.preposition(), len(g.peers))
 }
 
-// preposition returns the preposition for the peer of a call.
+// preposition returns the preposition that precedes the peer in a text about the group's calls.
 func (g *callGroup) preposition() string {
 	if g.key.kind == kindWords[inspect.EventTarget] {
 		return "from"
@@ -310,8 +313,8 @@ func (g *callGroup) preposition() string {
 	return "to"
 }
 
-// groupCalls groups the calls for which pick returns true. The group with the oldest call comes
-// first.
+// groupCalls groups the calls for which pick returns true. The groups are in the order of their
+// oldest calls.
 func groupCalls(calls []Call, pick func(c *Call) bool) (all []*callGroup) {
 	of := map[groupKey]*callGroup{}
 	for i := range calls {
@@ -368,7 +371,7 @@ func (l *snapshotBuilder) findStuckStreams() (all []Cause) {
 	return all
 }
 
-// findStalled finds calls that have been in flight for unusually long.
+// findStalled returns a cause for each group of calls that have been in flight for too long.
 func (l *snapshotBuilder) findStalled() (all []Cause) {
 	late := func(c *Call) bool {
 		// reported by findLimits
@@ -403,9 +406,9 @@ func (l *snapshotBuilder) findStalled() (all []Cause) {
 	return all
 }
 
-// countEnded returns a text that states how many calls like those in g completed in the last
-// minute, with the same peers and with others. This shows whether all calls of the method hang or
-// only those with some peers.
+// countEnded returns a text that states how many calls of g's method completed in the last minute
+// with the peers of g, and how many with others. The numbers show whether all calls of the method
+// hang or only those with some peers.
 func (l *snapshotBuilder) countEnded(g *callGroup) string {
 	i := slices.IndexFunc(l.methods, func(m Method) bool { return m.Kind == g.key.kind && m.Name == g.key.method })
 	if i < 0 || !l.p.isObserving.Load() {
@@ -441,7 +444,7 @@ func (l *snapshotBuilder) countEnded(g *callGroup) string {
 	return text
 }
 
-// noneOr formats n, with "none" for 0.
+// noneOr formats n in decimal, or as "none" if it is 0.
 func noneOr(n int) string {
 	if n == 0 {
 		return "none"
@@ -449,14 +452,15 @@ func noneOr(n int) string {
 	return fmt.Sprint(n)
 }
 
-// findLeaks finds growing numbers of handles and registered memory regions that are not closed.
+// findLeaks returns a cause if the number of open handles, or of registered memory regions, keeps
+// growing.
 func (l *snapshotBuilder) findLeaks() (all []Cause) {
 	first, past := l.p.sampleHistory(l.now)
 	now := l.p.newSample(l.now)
 	for _, kind := range []struct {
 		name, text string
 		value      func(processSample) int64
-		owner      func(c *Cause) // adds the likely owner to c
+		owner      func(c *Cause) // names the likely owner in c
 	}{
 		{
 			"handles", "Something calls Create of package hg, and not Close of the handle. With hg.Config.Trace the error of Shutdown names where they were made.",
@@ -484,7 +488,8 @@ func (l *snapshotBuilder) findLeaks() (all []Cause) {
 	return all
 }
 
-// nameHandleOwner adds to c the method and the peer that most of the unused handles are for.
+// nameHandleOwner names in c the method and the peer for which most of the unused handles were
+// created.
 func (l *snapshotBuilder) nameHandleOwner(c *Cause) {
 	type owner struct{ method, peer string }
 	of, method, peer, n := map[owner]int64{}, "", hg.Addr{}, int64(0)
@@ -502,8 +507,8 @@ func (l *snapshotBuilder) nameHandleOwner(c *Cause) {
 	}
 }
 
-// nameMemoryUser adds to c the size of the registered memory and the peer that was the last to use
-// most of it, if any.
+// nameMemoryUser states in c the size of the registered memory, and the peer that was the last to
+// access most of the regions, if any.
 func (l *snapshotBuilder) nameMemoryUser(c *Cause) {
 	of, looked, bytes := map[memoryUse]int{}, 0, int64(0)
 	var most memoryUse
@@ -545,15 +550,15 @@ type trend struct {
 	leaks     bool
 }
 
-// trendOf returns the growth of a value in the longest of leakWindows in which it leaks. If there
-// are few samples, any large value is considered a leak.
+// trendOf returns the growth of value over the longest of leakWindows in which value leaks. With
+// too few samples to determine growth, a large value is considered a leak by itself.
 func trendOf(first processSample, past []processSample, now processSample, value func(processSample) int64) trend {
 	have := value(now)
 	if n := len(past); n >= minLeakSamples {
 		for _, samples := range leakWindows {
 			from := max(n-samples, 0)
 			if from > 0 && have <= value(slices.MaxFunc(past[:from], func(a, b processSample) int { return cmp.Compare(value(a), value(b)) })) {
-				continue // the value has been as large before this window
+				continue // the value was already this large before the window
 			}
 			if g := trendIn(past[from:], value); g.leaks {
 				g.have = have
@@ -570,9 +575,9 @@ func trendOf(first processSample, past []processSample, now processSample, value
 	return trend{have, float64(grew) / since.Seconds(), since, grew >= minFirstLeak}
 }
 
-// trendIn compares the minima of each third of the samples. A value leaks if the minima grow
-// steadily by minLeak, or by minSteadyLeak over leakTime. A value that fluctuates, or that has
-// grown only once, does not.
+// trendIn returns the growth of value, computed from the minimum of each third of the samples. The
+// value leaks if these minima increase steadily, by minLeak in total or by minSteadyLeak over
+// leakTime. A value that fluctuates, or that has increased only once, does not leak.
 func trendIn(samples []processSample, value func(processSample) int64) trend {
 	n := len(samples)
 	third := func(i int) (least int64) {
@@ -590,19 +595,19 @@ func trendIn(samples []processSample, value func(processSample) int64) trend {
 	return trend{0, float64(grew) / max(samples[2*n/3].at-samples[0].at, slotTime).Seconds(), over, steady && enough}
 }
 
-// A slowMethod is a method together with how much slower than usual it is.
+// A slowMethod is a method that is slower than usual, and how much slower it is.
 type slowMethod struct {
 	*Method
 	slowness
 }
 
-// findSlower finds methods that took longer than usual in the last minute, sorted by decreasing
-// factor. If most methods are slower, they share a common cause, and only methods whose slowness is
-// not explained by it have their own cause. A method with a slow median is never part of the common
-// cause of methods with a slow 99th percentile.
+// findSlower returns the causes for methods that took longer than usual in the last minute, in
+// order of decreasing factors. If most methods are slower, they share a common cause, and only
+// methods whose slowness it does not explain have a cause of their own. A common cause for slow
+// 99th percentiles never includes a method with a slow median.
 func (l *snapshotBuilder) findSlower() (all []Cause) {
-	// common causes for slow tails, which come last because they are less significant than a single
-	// slow median
+	// Common causes for slow 99th percentiles. They come last, because they are less significant
+	// than even a single slow median.
 	var moments []Cause
 	common := slowness{tail: l.commonTail()}
 	for _, kind := range []inspect.EventKind{inspect.EventTarget, inspect.EventOrigin} {
@@ -644,7 +649,7 @@ func (l *snapshotBuilder) findSlower() (all []Cause) {
 }
 
 // compareSeverity compares m and o by the factors of their medians or, if neither median is slow,
-// of their 99th percentiles. A slow median is more severe than any other.
+// by those of their 99th percentiles. A method with a slow median is more severe than one without.
 func (m slowMethod) compareSeverity(o slowMethod) int {
 	switch {
 	case m.isMedianSlow() && o.isMedianSlow():
@@ -657,15 +662,15 @@ func (m slowMethod) compareSeverity(o slowMethod) int {
 	return cmp.Compare(m.tail.factor, o.tail.factor)
 }
 
-// isJudged reports whether m has enough calls, both in the last minute and in its baseline, to be
-// compared.
+// isJudged reports whether m has enough calls to be compared, both in the last minute and in its
+// baseline.
 func (m *Method) isJudged() bool {
 	return !inspect.IsBuiltIn(m.Name) && m.Minute.Count >= minCalls && m.usual.isBaseline()
 }
 
-// commonTail returns the median change in the 99th percentile of methods that are not considered
-// slow. On a machine that is busy at times, the 99th percentile grows for all methods. commonTail
-// returns the zero change if there are fewer than minCommonSlow such methods.
+// commonTail returns the median of the changes in the 99th percentiles of methods that are not
+// slow. It is used to discount growth that affects all methods, as on a machine that is busy at
+// times. If there are fewer than minCommonSlow such methods, commonTail returns the zero change.
 func (l *snapshotBuilder) commonTail() change {
 	var calm []slowMethod
 	for i := range l.methods {
@@ -683,7 +688,8 @@ func (l *snapshotBuilder) commonTail() change {
 	return medianOf(calm, func(m slowMethod) change { return m.tail })
 }
 
-// medianOf returns the change with the median factor and the median added time.
+// medianOf returns the median of the factors and the median of the added times that of returns for
+// some.
 func medianOf(some []slowMethod, of func(m slowMethod) change) change {
 	var times []float64
 	var more []time.Duration
@@ -719,7 +725,7 @@ func (l *snapshotBuilder) newCommonSlowness(kind inspect.EventKind, slow []slowM
 		lead, what, len(slow), judged, most, l.usage.processorsText(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
 }
 
-// newSlowMethod returns the cause for a method whose slowness is not explained by common.
+// newSlowMethod returns the cause for m, whose slowness common does not fully explain.
 func (l *snapshotBuilder) newSlowMethod(m slowMethod, common slowness) Cause {
 	now, usual := m.Minute, m.usual
 	text := fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s", durationText(now.P99), durationText(usual.P99))
@@ -738,14 +744,14 @@ func (l *snapshotBuilder) newSlowMethod(m slowMethod, common slowness) Cause {
 	return Cause{holdKey: "slow " + m.Kind + " of " + m.Name, Kind: "slow", Method: m.Name, Text: text}
 }
 
-// explainSlow returns a text that states whether slow requests of a method are waiting for other
-// requests, for a processor, or for something else, and which profile shows the reason.
+// explainSlow returns a text that states whether the slow requests of a method wait for other
+// requests, for a processor, or for something else, and which profile would show the reason.
 func (l *snapshotBuilder) explainSlow(method string) string {
 	w := l.methodWork[methodKey{inspect.EventTarget, method}]
 	switch {
 	case w != nil && w.waiting > 0:
 		return fmt.Sprintf(" %d of them %s now for others to end, which is part of the time: see the limit that is reached.", w.waiting, verbForm(w.waiting, "waits", "wait"))
-	case l.usage.CPU == 0: // the CPU usage is not known
+	case l.usage.CPU == 0: // unknown CPU usage
 		return ""
 	case l.isBusy():
 		return fmt.Sprintf(" This process has used %s, which its handlers may lack: a CPU profile shows what it does.", l.usage.processorsText())
@@ -753,8 +759,8 @@ func (l *snapshotBuilder) explainSlow(method string) string {
 	return fmt.Sprintf(" This process has used %s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors.", l.usage.processorsText())
 }
 
-// findFailing finds methods with at least minFailures failed calls in the last minute that are at
-// least one in failingShare of all calls.
+// findFailing returns a cause for each method that had at least minFailures failed calls in the
+// last minute, if they are at least one in failingShare of all its calls.
 func (l *snapshotBuilder) findFailing() (all []Cause) {
 	for i := range l.methods {
 		m := &l.methods[i]
@@ -777,7 +783,7 @@ func (l *snapshotBuilder) findFailing() (all []Cause) {
 	return all
 }
 
-// verbForm returns one if n is 1, and many otherwise.
+// verbForm returns one if n is 1, and many otherwise. They are forms of the same verb.
 func verbForm(n int, one, many string) string {
 	if n == 1 {
 		return one
@@ -785,7 +791,7 @@ func verbForm(n int, one, many string) string {
 	return many
 }
 
-// countNoun formats n followed by one if n is 1, and by many otherwise.
+// countNoun returns n followed by the noun one if n is 1, and by the noun many otherwise.
 func countNoun(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, verbForm(n, one, many))
 }

@@ -13,30 +13,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// Limits of the collector. They bound memory that depends on input from peers: method names, error
-// messages, and the number of peers.
+// Limits of the collector. They bound the memory used for data that peers control: method names,
+// error messages, and the number of peers.
 const (
-	maxMethods        = 256 // maximum number of methods; the others share a counter for each kind
-	maxErrors         = 256 // maximum number of groups; the least recent one is evicted
+	maxMethods        = 256 // maximum number of methods; further ones share one counter for each kind
+	maxErrors         = 256 // maximum number of error groups; when it is reached, the least recent one is evicted
 	maxTextBytes      = 300 // maximum length of an error message in bytes
-	maxPeersPerShard  = 512 // maximum number per shard; the least recently used one is evicted
-	maxMethodsPerPeer = 16  // maximum number per peer; the least recently used one is evicted
+	maxPeersPerShard  = 512 // maximum number of peers in a shard; when it is reached, the least recently used one is evicted
+	maxMethodsPerPeer = 16  // maximum number of methods of a peer; when it is reached, the least recently used one is evicted
 	peerShards        = 16
 )
 
 // otherMethods is the name under which methods beyond maxMethods are counted.
 const otherMethods = "(others)"
 
-// A collector counts completed calls, requests and transfers. Its methods are safe for concurrent
-// use and do not block.
-//
-//	Event ─► counter of its method ─ slots of ten seconds, with histograms
-//	     ├─► counter of its peer ─── slots of ten seconds, and methods
-//	     └─► group of errors, on failure
+// A collector counts completed calls, requests and transfers. It counts each event for its method
+// and for its peer, in slots of ten seconds, and adds failures to a group of errors. Its methods
+// are safe for concurrent use and do not block.
 type collector struct {
-	// methods is replaced when a method is added, so that it can be read without a lock
+	// methods is replaced, rather than modified, when a method is added, so that readers need no
+	// lock.
 	methods atomic.Pointer[map[methodKey]*methodCounter]
-	addMu   sync.Mutex // held while methods is being replaced
+	addMu   sync.Mutex // held while replacing methods
 
 	peers [peerShards]peerShard
 
@@ -76,7 +74,7 @@ type slowestCall struct {
 	trace inspect.TraceID
 }
 
-// A tally counts the calls of a slot.
+// A tally holds the counts of a number of calls.
 type tally struct {
 	count, errors  uint32
 	sent, received int64
@@ -89,10 +87,10 @@ func (t *tally) add(o *tally) {
 	t.received += o.received
 }
 
-// tallyOf returns the counts for e.
+// tallyOf returns the counts that e contributes.
 func tallyOf(e *inspect.Event) tally {
 	t := tally{sent: e.Sent, received: e.Received}
-	if isPartOfRequest(e) { // only its request is counted
+	if isPartOfRequest(e) { // only the request is counted as a call
 		return t
 	}
 	t.count = 1
@@ -102,8 +100,8 @@ func tallyOf(e *inspect.Event) tally {
 	return t
 }
 
-// isPartOfRequest reports whether e is the completion of a transfer that is part of a request. Its
-// bytes are counted for the method of the request.
+// isPartOfRequest reports whether e is the completion of a transfer that is part of a request. The
+// bytes of such a transfer are counted for the request's method.
 func isPartOfRequest(e *inspect.Event) bool { return e.Kind == inspect.EventTransfer && e.Of != "" }
 
 type peerShard struct {
@@ -115,14 +113,15 @@ type peerShard struct {
 type peerCounter struct {
 	firstSeen      time.Duration // time of the first event of the peer, by the page's clock
 	lastSeen       time.Duration // time of the last event of the peer
-	served         int64         // number of requests from the peer since firstSeen
-	excessRequests int64         // number of these in slots with far more requests than before
-	excessTime     time.Duration // total length of these slots
+	served         int64         // requests from the peer since firstSeen
+	excessRequests int64         // requests, included in served, in slots with far more requests than before
+	excessTime     time.Duration // total length of those slots
 	slots          slotRing[peerSlot]
 	methods        []peerMethod // at most maxMethodsPerPeer
 }
 
-// A peerSlot counts the calls with a peer in a slot. The library's own RPCs are counted separately.
+// A peerSlot counts the calls with a peer in one slot, separately for the program's methods and the
+// library's own.
 type peerSlot struct {
 	program, builtIn tally
 	served           uint32 // number of requests from the peer for the program's methods
@@ -136,8 +135,7 @@ type peerMethod struct {
 	ended [minuteSlots]uint32
 }
 
-// clearPassed clears the slots after that of lastSeen, up to and including that of now, and
-// advances lastSeen to now.
+// clearPassed advances lastSeen to now, clearing the slots that have begun since.
 func (pm *peerMethod) clearPassed(now time.Duration) {
 	last, n := int64(pm.lastSeen/slotTime), int64(now/slotTime)
 	for k := max(last+1, n-int64(minuteSlots)+1); k <= n; k++ {
@@ -152,9 +150,9 @@ func (pm *peerMethod) addCount(n uint32, now time.Duration) {
 	pm.ended[int64(pm.lastSeen/slotTime)%int64(minuteSlots)] += n
 }
 
-// advance makes the slot for the time now current. Slots that become older than a minute, and in
-// which the peer called far more often than before, are counted as excess instead of as usual. Once
-// the excess amounts to an hour, it becomes the usual rate.
+// advance begins the slot for the time now. Among the slots that are then older than a minute,
+// those in which the peer called far more often than before are counted as excess. Once an hour of
+// slots has been counted as excess, their rate becomes the usual one.
 func (k *peerCounter) advance(now time.Duration) {
 	last, n := k.slots.last, int64(now/slotTime)
 	if n <= last {
@@ -179,8 +177,8 @@ func (k *peerCounter) advance(now time.Duration) {
 	k.slots.slotAt(now)
 }
 
-// countMinute returns the number of calls completed in the last minute. The receiver is a copy,
-// because lastSeen determines which method is evicted.
+// countMinute returns the number of calls completed in the minute before now. The receiver is a
+// copy, because clearPassed changes lastSeen, which determines the method to evict.
 func (pm peerMethod) countMinute(now time.Duration) (n int) {
 	pm.clearPassed(now)
 	for _, ended := range pm.ended {
@@ -189,7 +187,7 @@ func (pm peerMethod) countMinute(now time.Duration) (n int) {
 	return n
 }
 
-// add adds t, the counts for an event of rpc.
+// add adds the counts t of an event of method rpc.
 func (s *peerSlot) add(t tally, rpc string) {
 	if !inspect.IsBuiltIn(rpc) {
 		s.program.add(&t)
@@ -198,8 +196,8 @@ func (s *peerSlot) add(t tally, rpc string) {
 	s.builtIn.add(&t)
 }
 
-// countMethod counts n calls of m that completed at the time now. The caller must hold the lock of
-// the peer's shard.
+// countMethod counts n calls of m that completed at the time now. The lock of k's shard must be
+// held.
 func (k *peerCounter) countMethod(m *methodCounter, n uint32, now time.Duration) {
 	oldest := -1
 	for i := range k.methods {
@@ -219,8 +217,8 @@ func (k *peerCounter) countMethod(m *methodCounter, n uint32, now time.Duration)
 	k.methods[oldest].addCount(n, now)
 }
 
-// requestRates returns the rates of requests from a peer in the last minute and before. The latter
-// excludes periods in which the peer called far more often than usual.
+// requestRates returns the rates of requests from the named peer, in the last minute and before it.
+// The latter excludes slots in which the peer called far more often than usual.
 func (c *collector) requestRates(name string, now time.Duration) (minute, before Window) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -239,9 +237,9 @@ func (c *collector) requestRates(name string, now time.Duration) (minute, before
 	return minute, before
 }
 
-// countEnded returns the number of calls of a method with a peer that completed in the last minute.
-// kind and method are as displayed on the page. known is false if the method or the peer may have
-// been evicted.
+// countEnded returns the number of calls of a method with the named peer that completed in the last
+// minute. kind and method are as displayed on the page. known is false if the count may be
+// incomplete because the method or the peer has been evicted.
 func (c *collector) countEnded(name, kind, method string, now time.Duration) (n int, known bool) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -260,8 +258,9 @@ func (c *collector) countEnded(name, kind, method string, now time.Duration) (n 
 	return 0, len(k.methods) < maxMethodsPerPeer
 }
 
-// methodsOfPeer returns, for each method of a peer, the number of calls completed in the last
-// minute, sorted by name. The library's own methods are included only if all is set.
+// methodsOfPeer returns the methods called with the named peer, sorted by name, each with the
+// number of calls completed in the last minute. If all is false, the library's own methods are
+// omitted.
 func (c *collector) methodsOfPeer(name string, all bool, now time.Duration) (methods []PeerMethod) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -294,7 +293,7 @@ type errorCounter struct {
 	lastEvent   inspect.Event // the last error
 }
 
-// countEvent counts e, which occurred at the time now.
+// countEvent counts e, which completed at the time now, for its method, its peer and its error.
 func (c *collector) countEvent(e *inspect.Event, now time.Duration) {
 	key := methodKey{e.Kind, e.RPC}
 	if isPartOfRequest(e) {
@@ -313,7 +312,7 @@ func newMethodCounter(key methodKey) *methodCounter {
 	return &methodCounter{key: key, slots: newRing[methodSlot](tenMinuteSlots)}
 }
 
-// methodCounter returns the counter of a method, adding one if necessary.
+// methodCounter returns the counter for key, adding one if necessary.
 func (c *collector) methodCounter(key methodKey) *methodCounter {
 	if all := c.methods.Load(); all != nil {
 		if m := (*all)[key]; m != nil {
@@ -344,7 +343,7 @@ func (c *collector) addMethod(key methodKey) *methodCounter {
 	return m
 }
 
-// allMethods returns the counters of all methods.
+// allMethods returns the current map of counters. The caller must not modify it.
 func (c *collector) allMethods() map[methodKey]*methodCounter {
 	if all := c.methods.Load(); all != nil {
 		return *all
@@ -374,7 +373,7 @@ func (m *methodCounter) addEvent(e *inspect.Event, t tally, now time.Duration) {
 	}
 }
 
-// shardOf returns the shard of the peer with the given address.
+// shardOf returns the shard for the peer with the given address.
 func (c *collector) shardOf(name string) *peerShard {
 	h := uint32(2166136261)
 	for i := range len(name) {
@@ -383,8 +382,7 @@ func (c *collector) shardOf(name string) *peerShard {
 	return &c.peers[h%peerShards]
 }
 
-// countPeer adds t, the counts for an event of m, to the counter of the peer with the given
-// address.
+// countPeer adds the counts t of an event of m to the counter of the peer with the given address.
 func (c *collector) countPeer(name string, m *methodCounter, t tally, now time.Duration) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -410,7 +408,7 @@ func (c *collector) countPeer(name string, m *methodCounter, t tally, now time.D
 	k.countMethod(m, t.count, now)
 }
 
-// evictOldestLocked removes the least recently used peer. The caller must hold s.mu.
+// evictOldestLocked removes the least recently used peer from s. The caller must hold s.mu.
 func (s *peerShard) evictOldestLocked() {
 	oldest := ""
 	for name, k := range s.peers {
@@ -421,8 +419,9 @@ func (s *peerShard) evictOldestLocked() {
 	delete(s.peers, oldest)
 }
 
-// countPeerMinute returns the counts of a peer in the last minute, and whether the named method was
-// called with it in the last ten minutes. The library's own RPCs are counted only if all is set.
+// countPeerMinute returns the counts of the named peer for the last minute, and reports whether
+// method was called with it in the last ten minutes. If all is false, the library's own RPCs are
+// not counted.
 func (c *collector) countPeerMinute(name string, all bool, method string, now time.Duration) (t tally, called bool) {
 	s := c.shardOf(name)
 	s.mu.Lock()
@@ -442,7 +441,7 @@ func (c *collector) countPeerMinute(name string, all bool, method string, now ti
 	})
 }
 
-// countError counts the error reported by e.
+// countError adds the error that e reports to the group with its method and code.
 func (c *collector) countError(m methodKey, e *inspect.Event, now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -463,7 +462,7 @@ func (c *collector) countError(m methodKey, e *inspect.Event, now time.Duration)
 	g.lastEvent.Text = strings.Clone(strings.ToValidUTF8(e.Text[:min(len(e.Text), maxTextBytes)], ""))
 }
 
-// evictErrorLocked removes the group with the least recent error. The caller must hold c.mu.
+// evictErrorLocked removes the error group whose last error is oldest. The caller must hold c.mu.
 func (c *collector) evictErrorLocked() {
 	var oldest errorKey
 	var at *errorCounter

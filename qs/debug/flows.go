@@ -22,9 +22,9 @@ type streamMark struct {
 	items, bytes int64
 }
 
-// countStreams adds the items and bytes transferred by each stream in flight since the last
-// Snapshot, or since its beginning, to the counters of its method. Data transferred between the
-// last Snapshot and the end of a stream is not counted.
+// countStreams adds the items and bytes that each stream in flight has transferred since the last
+// Snapshot, or since the stream began, to the counters of its method. Data that is transferred
+// between the last Snapshot and the completion of a stream is not counted.
 func (p *Page) countStreams(from []contextOrigin, data []contextData, now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +41,7 @@ func (p *Page) countStreams(from []contextOrigin, data []contextData, now time.D
 			switch {
 			case !seen:
 				was.at = now - c.Age
-			case was.items > mark.items || was.bytes > mark.bytes: // counted by a later concurrent Snapshot
+			case was.items > mark.items || was.bytes > mark.bytes: // a concurrent Snapshot taken later has already counted them
 				marks[key] = was
 				continue
 			}
@@ -59,7 +59,7 @@ func (m *methodCounter) addStream(kind inspect.EventKind, from, to streamMark) {
 	defer m.mu.Unlock()
 	m.advanceLocked(to.at)
 	m.slots.slotAt(to.at)
-	// upTo returns the part of n that was transferred by the end of slot.
+	// upTo returns how many of n were transferred by the end of slot.
 	upTo := func(n int64, slot int64) int64 {
 		end := min(time.Duration(slot+1)*slotTime, to.at)
 		if end <= from.at || to.at <= from.at {

@@ -96,7 +96,8 @@ func (p *Page) answerProbe(w http.ResponseWriter, name string) {
 	fmt.Fprintln(w, text)
 }
 
-// contentTypeOf returns the media type of the response to r.
+// contentTypeOf returns the media type of the response to r, which is that of HTML, JSON or plain
+// text.
 func contentTypeOf(r *http.Request) string {
 	accept := r.Header.Get("Accept")
 	html := strings.Contains(accept, "text/html")
@@ -122,8 +123,8 @@ var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"bytes": bytesText, "took": durationText, "rate": rateText, "spark": newSparkline, "parts": splitName,
 }).Parse(pageText))
 
-// splitName splits the name of a method or a peer after each of its first slashes, where a narrow
-// column may break it.
+// splitName splits the name of a method or a peer after each of its first slashes. The browser may
+// break lines there if a column is narrow.
 func splitName(name string) []string { return strings.SplitAfterN(name, "/", maxNameParts) }
 
 const maxNameParts = 4
@@ -148,10 +149,10 @@ type pageData struct {
 // A link is a hyperlink.
 type link struct{ Text, Link string }
 
-// Shows reports whether the page includes the named list.
+// Shows reports whether the page includes the list with the given name.
 func (v pageData) Shows(name string) bool { return v.Query.View == "" || v.Query.View == name }
 
-// About reports whether the page is restricted to a method or a peer, or is filtered.
+// About reports whether the page is restricted to a method, to a peer, or by a filter.
 func (v pageData) About() bool {
 	return v.Query.Method != "" || v.Query.Peer != "" || v.Query.Filter != ""
 }
@@ -175,13 +176,13 @@ func (v pageData) OfPeer(address string) string {
 	return Query{All: v.Query.All, Peer: address}.withDefaults().linkWith()
 }
 
-// MethodLink returns the name of a method as a link to its overview.
+// MethodLink returns a link to the overview of the method, with its name as the text.
 func (v pageData) MethodLink(name string) link { return link{name, v.OfMethod(name)} }
 
-// PeerLink returns the label of a peer as a link to its overview.
+// PeerLink returns a link to the overview of the peer, with its label as the text.
 func (v pageData) PeerLink(label, address string) link { return link{label, v.OfPeer(address)} }
 
-// Hidden returns the hidden parameters of the filter form.
+// Hidden returns the query parameters that the filter form must preserve as hidden fields.
 func (v pageData) Hidden() (all []struct{ Name, Value string }) {
 	u, _ := url.ParseQuery(strings.TrimPrefix(v.Query.linkWith("q", ""), "?"))
 	for _, name := range slices.Sorted(maps.Keys(u)) {
@@ -211,7 +212,8 @@ func (v pageData) Lists() []listLink {
 	return all
 }
 
-// countRows returns the total number of rows of a list and the number of rows on the page.
+// countRows returns the total number of rows in the list with the given name, and the number shown
+// on the page.
 func (v pageData) countRows(name string) (total, rows int) {
 	switch name {
 	case "calls":
@@ -229,9 +231,9 @@ func (v pageData) countRows(name string) (total, rows int) {
 // A columnHead is a column heading.
 type columnHead struct{ Title, Class, Link, Sorted string }
 
-// headings holds the name, title and CSS class of the columns of each list. Only columns listed by
-// Sorts are sortable. Columns that identify a row come first, followed by those that change most,
-// because small screens have no room for more.
+// headings holds the name, title and CSS class of each column, by list. Only the columns returned
+// by Sorts are sortable. The columns that identify a row come first, followed by those that change
+// most, because a small screen has no room for the others.
 var headings = map[string][][3]string{
 	"calls": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"age", "age", "n"}, {"state", "state", ""}, {"kind", "what", "wide"}, {"moved", "moved", ""}, {"trace", "trace", "wide"}},
 	"streams": {{"method", "method", "id"}, {"peer", "peer", "id"}, {"stuck", "stuck for", "n"}, {"waiting", "waiting", "n"}, {"age", "age", "n"}, {"items", "items", "n"}, {"bytes", "bytes", "n"},
@@ -268,8 +270,8 @@ func (v pageData) Columns(name string) (all []columnHead) {
 	return all
 }
 
-// A paging holds the range of the rows on the page and links to other ranges. A link is empty if
-// there are no such rows.
+// A paging holds the range of rows shown on the page and links to other ranges of the list. A link
+// is empty if its range has no rows.
 type paging struct {
 	Total, First, Last int
 	All, Before, After string
@@ -399,7 +401,7 @@ func (u Usage) InWords() string {
 // Size of a sparkline in units of its viewBox.
 const sparkWidth, sparkHeight = 120, 20
 
-// A sparkline represents a history as a line and in words.
+// A sparkline represents a history both as a line and as text.
 type sparkline struct {
 	Points string // points attribute of an SVG polyline
 	Words  string

@@ -20,14 +20,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A snapshotBuilder builds a Snapshot. It holds all rows until cutRows selects those of the query.
+// A snapshotBuilder collects the rows of all lists and builds a Snapshot from them. It keeps all
+// rows until cutRows discards those that the query does not select.
 type snapshotBuilder struct {
 	p   *Page
 	q   Query
 	now time.Duration
 
 	sources    []source
-	origins    []contextOrigin // origins of the elements of data, by the same index
+	origins    []contextOrigin // contexts that the elements of data describe, in the same order
 	data       []contextData
 	contexts   []Context
 	calls      []Call
@@ -38,12 +39,12 @@ type snapshotBuilder struct {
 	load       Load
 	peerWork   map[session]*peerWork
 	methodWork map[methodKey]*methodWork
-	labels     map[string]string // labels of peers by address, for calls that have only the address
+	labels     map[string]string // labels of peers by address, for calls that record only the peer's address
 	usualTimes map[kindAndName]Window
 	usage      Usage
 }
 
-// A kindAndName identifies a Method.
+// A kindAndName is the key of a Method: its Kind and its Name.
 type kindAndName struct{ kind, name string }
 
 // A contextOrigin identifies a context by its source and its index there.
@@ -58,14 +59,14 @@ type peerKey struct {
 	address string
 }
 
-// A peerWork counts the calls and requests in flight with a session.
+// A peerWork counts the calls and requests that are in flight in one session.
 type peerWork struct {
 	requests, calls int
 	active, waiting int           // number of requests that count against MaxActive, and that wait for it
 	oldest          time.Duration // age of the oldest call to the peer
 }
 
-// A methodWork counts the calls or requests of a method in flight.
+// A methodWork counts the calls or requests of one method that are in flight.
 type methodWork struct {
 	underWay        int
 	active, waiting int
@@ -97,7 +98,7 @@ func (p *Page) Snapshot(q Query) Snapshot {
 	return l.cutRows(causes)
 }
 
-// cutRows selects the rows that match the query and returns the Snapshot.
+// cutRows discards the rows that the query does not select and returns a Snapshot of the others.
 func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 	q := l.q
 	ofPeer := func(address string) bool { return q.Peer == "" || q.Peer == address }
@@ -130,8 +131,8 @@ func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 		Calls: listOf(q, "calls", l.calls, callColumns), Streams: listOf(q, "streams", l.streams, callColumns),
 		Methods: listOf(q, "methods", l.methods, methodColumns), Errors: listOf(q, "errors", l.errors, errorColumns), Peers: listOf(q, "peers", l.peers, peerColumns),
 	}
-	// The following is done only for selected rows, because it is expensive or calls user code,
-	// which runs without locks held.
+	// Do the following only for the selected rows, because it is expensive and calls user code. No
+	// lock is held here.
 	for _, rows := range [][]Call{s.Calls.Rows, s.Streams.Rows} {
 		for i := range rows {
 			r := &rows[i]
@@ -161,7 +162,7 @@ func (l *snapshotBuilder) cutRows(causes []Cause) Snapshot {
 	return s
 }
 
-// Columns by which rows can be sorted.
+// The lists below hold the columns by which each view can be sorted.
 var (
 	callColumns = []sortColumn[Call]{
 		columnBy("age", func(c *Call) time.Duration { return c.Age }), columnBy("kind", func(c *Call) string { return c.Kind }),
@@ -224,7 +225,7 @@ func (c *Call) streamOrZero() Stream {
 	return *c.Stream
 }
 
-// labelOf returns the text to display for a peer, which is its label if known.
+// labelOf returns the text to display for peer, which is its label if that is known.
 func (l *snapshotBuilder) labelOf(peer hg.Addr) string {
 	if peer.Session() == 0 {
 		if text := l.labels[peer.Name()]; text != "" {
@@ -237,9 +238,8 @@ func (l *snapshotBuilder) labelOf(peer hg.Addr) string {
 // maxShownBytes is the maximum length, in bytes, of a name or a text on the page.
 const maxShownBytes = maxTextBytes
 
-// printableText returns text in a form that is safe to display, because it may have been chosen by
-// a peer. It truncates text to maxShownBytes and replaces unprintable characters with escape
-// sequences.
+// printableText returns text in a form that is safe to display, because a peer may have chosen it.
+// It truncates text to maxShownBytes and replaces unprintable characters with escape sequences.
 func printableText(text string) string {
 	prints := len(text) <= maxShownBytes
 	for i := 0; i < len(text) && prints; i++ {
@@ -272,7 +272,8 @@ type requestKey struct {
 	id uint64
 }
 
-// addCalls adds the rows for calls, requests, transfers and streams in flight, and counts them.
+// addCalls adds a row for each call, request, transfer and stream in flight, and counts them by
+// method and by peer.
 func (l *snapshotBuilder) addCalls() {
 	pieces, nCalls, nStreams := map[requestKey]int{}, 0, 0
 	refOf := func(i int, c *inspect.Call, id uint64) requestKey { return requestKey{session{i, c.Peer}, id} }
@@ -294,7 +295,7 @@ func (l *snapshotBuilder) addCalls() {
 			c := &l.data[i].calls[j]
 			c.RPC = printableText(c.RPC)
 			if c.Kind == inspect.EventTransfer && c.Of != 0 {
-				continue // counted in the row of its request
+				continue // counted in the row of the request that it is part of
 			}
 			row := l.newCall(i, c)
 			if c.Kind == inspect.EventTarget && len(pieces) > 0 {
@@ -309,7 +310,7 @@ func (l *snapshotBuilder) addCalls() {
 			}
 		}
 	}
-	if len(pieces) > 0 { // transfers whose request has completed or has a different peer address
+	if len(pieces) > 0 { // remaining transfers, whose request has completed or has a different peer address
 		for i := range l.data {
 			for j := range l.data[i].calls {
 				if c := &l.data[i].calls[j]; c.Kind == inspect.EventTransfer && pieces[refOf(i, c, c.Of)] > 0 {
@@ -327,7 +328,7 @@ func (l *snapshotBuilder) addCalls() {
 	l.streams = moveStuckFirst(l.streams)
 }
 
-// moveStuckFirst moves stuck streams to the front and otherwise preserves the order.
+// moveStuckFirst moves stuck streams to the front of streams. It otherwise preserves their order.
 func moveStuckFirst(streams []Call) []Call {
 	if !slices.ContainsFunc(streams, func(c Call) bool { return c.isStuck() }) {
 		return streams
@@ -394,7 +395,7 @@ func isActiveState(state string) bool {
 	return state != "waiting" && state != "fetching" && state != "rejected"
 }
 
-// stateTexts holds descriptions of the states in docs/internals/STATES.md.
+// stateTexts maps each state listed in docs/internals/STATES.md to a description of it.
 var stateTexts = [...]map[string]string{
 	inspect.EventOrigin: {
 		"waiting":  "the peer has not answered",
@@ -468,7 +469,8 @@ func (l *snapshotBuilder) addPeers() {
 				Offered: g.Offered, Held: g.Held, HeldMax: g.HeldMax, Promised: g.Promised, Free: g.Free, Waiting: g.Queued, Stalls: g.Stalls,
 				HighWater: g.HighWater, HeldBy: printableText(g.HeldBy), Streams: g.Streams, addr: g.Addr,
 			}
-			// address used by requests from the peer, and address used by calls to it
+			// A peer may be known by two addresses: that of its requests, and that to which calls
+			// are made.
 			for _, addr := range []hg.Addr{g.Addr, g.Addr.Named()} {
 				if w := l.peerWork[session{i, addr}]; w != nil {
 					row.Requests += w.requests
@@ -485,7 +487,7 @@ func (l *snapshotBuilder) addPeers() {
 	slices.SortStableFunc(l.peers, func(a, b Peer) int { return cmp.Compare(a.Label, b.Label) })
 }
 
-// A slotTotals is the sum of several slots.
+// A slotTotals holds the sums of the counters of several slots.
 type slotTotals struct {
 	count, errors, items, sent, received int64
 	total, longest                       time.Duration
@@ -527,15 +529,16 @@ func perSecond(w Window) float64 {
 	return float64(w.Count) / max(w.Covers.Seconds(), 1)
 }
 
-// A history holds the calls of a method, or of all methods of a kind, completed in the last ten
-// minutes.
+// A history holds statistics of the calls that completed in the last ten minutes, either of one
+// method or of all methods of a kind.
 type history struct {
 	minute, before slotTotals // last minute, and the nine minutes before it
 	slots          [tenMinuteSlots - 1]uint32
 	complete       int // number of complete slots
 }
 
-// add adds the calls of m and returns the slot with the slowest call. The caller must hold m.mu.
+// add adds the calls of m that completed in the ten minutes before now, and returns the slot that
+// contains the slowest of them. The caller must hold m.mu.
 func (h *history) add(m *methodCounter, now time.Duration) (slowest *methodSlot) {
 	m.advanceLocked(now)
 	all := m.slots.newestSlots(now, tenMinuteSlots)
@@ -578,7 +581,7 @@ func (l *snapshotBuilder) addMethods() {
 		}
 		l.methods = append(l.methods, l.newMethod(m, load))
 	}
-	for key := range l.methodWork { // methods without completed calls
+	for key := range l.methodWork { // methods without a completed call
 		if !seen[key] && key.kind != inspect.EventTransfer {
 			l.methods = append(l.methods, l.newMethod(newMethodCounter(key), &history{}))
 		}
@@ -599,11 +602,11 @@ func (l *snapshotBuilder) addMethods() {
 	}
 }
 
-// usualOf returns the usual times of c's method: its baseline or, if there is none, the last ten
-// minutes.
+// usualOf returns the usual times of c's method, which are its baseline or, if it has none, those
+// of the last ten minutes.
 func (l *snapshotBuilder) usualOf(c *Call) Window { return l.usualTimes[kindAndName{c.Kind, c.Method}] }
 
-// isLate returns the value of Call.Late for c.
+// isLate reports whether c is late, as defined by Call.Late.
 func (l *snapshotBuilder) isLate(c *Call) bool {
 	if c.Stream != nil {
 		return c.isStuck()

@@ -16,17 +16,16 @@ import (
 const (
 	lostCauseTime  = 5 * time.Minute  // time for which a lost peer is listed as a cause
 	sameLossTime   = 10 * time.Second // losses of a peer within this time count as one
-	maxLostPeers   = 64               // maximum number of peers; the one lost least recently is evicted
-	maxLostMethods = 5                // maximum number of methods listed per peer
+	maxLostPeers   = 64               // maximum number of peers recorded; when it is reached, the peer lost least recently is evicted
+	maxLostMethods = 5                // maximum number of methods recorded per peer
 	maxLostCauses  = 5                // maximum number of peers with their own cause; the others share one
 )
 
-// lostPeers records the peers that were lost and counts the calls and requests that were in flight
-// with them. Its methods are safe for concurrent use and do not block.
+// lostPeers records the peers whose sessions were lost, and counts the calls and requests that were
+// in flight on those sessions. Its methods are safe for concurrent use and do not block.
 //
-//	OnFault of a context ─────────────────────────► peer, error
-//	Event of a call or request with ErrPeerLost ──► peer, one more in flight at the loss
-//	any Event of a request from the lost session ─► one more in flight at the loss
+// A loss is recorded when a context reports it through OnFault, or when a call or request fails
+// with ErrPeerLost. A request from a lost session is counted whatever its result is.
 type lostPeers struct {
 	hasAny atomic.Bool
 
@@ -36,15 +35,16 @@ type lostPeers struct {
 
 // A lostPeer describes a peer whose session was lost.
 type lostPeer struct {
-	peer            hg.Addr       // bound to the session, if known
-	lostAt          time.Duration // by the page's clock
+	peer            hg.Addr       // address, bound to the lost session if that is known
+	lostAt          time.Duration // time of the loss, on the page's clock
 	why             string
 	calls, requests int // number in flight at the time of the loss that have completed since
 	methods         []string
 }
 
-// entryLocked returns the entry for the loss of peer. It creates an entry unless there is one for
-// the same session that is less than sameLossTime old. The caller must hold l.mu.
+// entryLocked returns the entry for the loss of peer at the time now. It returns an existing entry
+// if that entry belongs to the same session and is less than sameLossTime old, and otherwise adds a
+// new one. The caller must hold l.mu.
 func (l *lostPeers) entryLocked(peer hg.Addr, now time.Duration) *lostPeer {
 	name := peer.Name()
 	if p := l.peers[name]; p != nil && now-p.lostAt < sameLossTime && (p.peer.Session() == 0 || peer.Session() == 0 || p.peer.Session() == peer.Session()) {
@@ -71,9 +71,10 @@ func (l *lostPeers) entryLocked(peer hg.Addr, now time.Duration) *lostPeer {
 	return p
 }
 
-// addLoss records the loss of the session with peer. It ignores the zero Addr.
+// addLoss records that the session with peer was lost at the time now because of the error why. It
+// ignores the zero Addr.
 func (l *lostPeers) addLoss(peer hg.Addr, why error, now time.Duration) {
-	if peer.IsZero() { // more peers were lost at once than OnFault reports individually
+	if peer.IsZero() { // OnFault reports further losses without an address if many peers are lost at once
 		return
 	}
 	l.mu.Lock()
@@ -81,9 +82,9 @@ func (l *lostPeers) addLoss(peer hg.Addr, why error, now time.Duration) {
 	l.entryLocked(peer, now).why = printableText(why.Error())
 }
 
-// countEvent counts e if it reports the completion of a call or request that was in flight with a
-// lost peer. connected reports whether a session is up. It is needed because a handler may fail
-// with ErrPeerLost due to the loss of another peer.
+// countEvent counts e if it reports the completion of a call or request that was in flight when its
+// peer was lost. connected reports whether the session with a peer is up. countEvent calls it for
+// requests, because a handler may fail with ErrPeerLost due to the loss of a different peer.
 func (l *lostPeers) countEvent(e *inspect.Event, now time.Duration, connected func(peer hg.Addr) bool) {
 	request, lost := e.Kind == inspect.EventTarget, e.Code == hg.ErrPeerLost && !e.Remote
 	if lost && request {
@@ -106,7 +107,7 @@ func (l *lostPeers) countEvent(e *inspect.Event, now time.Duration, connected fu
 		p.calls++
 	case p != nil && p.peer.Session() == e.Peer.Session():
 		p.requests++
-	default: // belongs to a later process at the same address
+	default: // the request came from a later process at the same address
 		return
 	}
 	if name := printableText(e.RPC); len(p.methods) < maxLostMethods && !slices.Contains(p.methods, name) {
@@ -114,8 +115,8 @@ func (l *lostPeers) countEvent(e *inspect.Event, now time.Duration, connected fu
 	}
 }
 
-// takeRecent returns the peers lost within lostCauseTime, most recent first, and deletes the
-// others.
+// takeRecent returns the peers lost within lostCauseTime before now, most recent first. It deletes
+// the entries of all other peers.
 func (l *lostPeers) takeRecent(now time.Duration) (all []lostPeer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

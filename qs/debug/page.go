@@ -41,45 +41,46 @@ type Page struct {
 	collector   collector
 	lost        lostPeers
 	isObserving atomic.Bool
-	sampledSlot atomic.Int64 // number of the newest slot with a sample, plus one
+	sampledSlot atomic.Int64 // number of the newest slot with a sample, plus one; 0 if there is no sample
 	beginOnce   sync.Once
-	begun       time.Time                           // set by elapsedTime
+	begun       time.Time                           // start of the page's clock, set by elapsedTime
 	elapsed     func(since time.Time) time.Duration // set by tests; nil means time.Since
 
 	mu      sync.Mutex // guards the fields below
 	sources []source
-	// number of contexts of each source to whose faults the page has subscribed
+	// number of contexts of each source for which the page is notified of lost peers
 	faultContexts map[source]int
-	streamMarks   map[streamKey]streamMark // progress of streams at the last Snapshot
+	streamMarks   map[streamKey]streamMark // progress of each stream at the last Snapshot
 	first         processSample
 	samples       slotRing[processSample]
 	recentCauses  map[string]recentCause // keyed by Cause.holdKey
 }
 
-// A source is a class shown on the page. It is implemented by classSource, and replaced by tests.
+// A source provides the state of a class to the page. classSource implements it; tests use other
+// implementations.
 type source interface {
 	name() string              // name of the process, or ""
 	isOpen() bool              // whether any context is open
 	isReady() bool             // readiness, as reported by hg/health
 	limitOf(method string) int // limit on concurrent handlers of a method, or 0
 	contexts() []contextData   // current state of the contexts
-	// countUnused calls each for every handle of the program that is neither closed nor in use, and
+	// countUnused calls each for every handle of the program that is neither closed nor in use. It
 	// returns the number of registered memory regions that are neither closed nor in use.
 	countUnused(each func(method string, peer hg.Addr)) (regions int64)
-	listMemory(most int) []memoryUse // returns up to most registered memory regions
-	// subscribeFaults arranges for lost to be called for each peer lost by the contexts starting at
-	// index n, and returns the number of contexts.
+	listMemory(most int) []memoryUse // returns at most most registered memory regions
+	// subscribeFaults arranges for lost to be called for each peer lost by the contexts with index
+	// n and higher. It returns the number of contexts.
 	subscribeFaults(n int, lost func(peer hg.Addr, why error)) int
-	isConnected(peer hg.Addr) bool // whether the session that peer is bound to is up
+	isConnected(peer hg.Addr) bool // whether the session to which peer is bound is up
 	// identityOf returns the name in a peer's certificate and whether its session is encrypted.
 	identityOf(context int, peer hg.Addr) (verified string, secure bool)
 }
 
-// A memoryUse describes a registered memory region.
+// A memoryUse describes a registered memory region and its last user.
 type memoryUse struct {
 	size   int64
 	access string // access granted to peers, from na.Access.String
-	user   uint64 // hg.Addr.Session of the peer that used it last, or 0
+	user   uint64 // session of the peer that accessed it last (hg.Addr.Session), or 0
 }
 
 // A contextData holds the state of a context when a Snapshot is taken.
@@ -114,7 +115,7 @@ func (p *Page) addClass(class *hg.Class) bool {
 	p.mu.Unlock()
 	if fresh {
 		for _, c := range class.Contexts() {
-			c.Calls() // makes class record the age of requests from now on
+			c.Calls() // starts recording the age of requests in the class
 		}
 		p.takeSample(now)
 	}
@@ -124,7 +125,7 @@ func (p *Page) addClass(class *hg.Class) bool {
 // Attach makes the page show every node opened with cfg and count its calls. If cfg already has an
 // Observe function, it is still called. A second Attach of the same page has no effect.
 func (p *Page) Attach(cfg *qs.Config) {
-	var twice atomic.Bool // the calls are already counted through another Attach
+	var twice atomic.Bool // set if another Attach of this page already counts the calls
 	cfg.HG.Observe = inspect.Observers(cfg.HG.Observe, func(e *inspect.Event) {
 		if !twice.Load() {
 			p.Observe(e)
@@ -149,7 +150,7 @@ func (p *Page) Observe(e *inspect.Event) {
 	p.lost.countEvent(e, now, p.isConnected)
 }
 
-// elapsedTime returns the time since its first call, which starts the page's clock.
+// elapsedTime returns the time on the page's clock, which starts at 0 with the first call.
 func (p *Page) elapsedTime() time.Duration {
 	p.beginOnce.Do(func() { p.begun = time.Now() })
 	if p.elapsed != nil {
@@ -158,12 +159,12 @@ func (p *Page) elapsedTime() time.Duration {
 	return time.Since(p.begun)
 }
 
-// isConnected reports whether the session that peer is bound to is up.
+// isConnected reports whether the session to which peer is bound is up.
 func (p *Page) isConnected(peer hg.Addr) bool {
 	return slices.ContainsFunc(p.allSources(), func(s source) bool { return s.isConnected(peer) })
 }
 
-// subscribeFaults subscribes to the loss of peers in contexts created since the last call.
+// subscribeFaults subscribes to reports of lost peers in contexts created since its last call.
 func (p *Page) subscribeFaults() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +182,7 @@ func (p *Page) Publish(name string) {
 	expvar.Publish(name, expvar.Func(func() any { return p.Snapshot(Query{}) }))
 }
 
-// allSources returns a copy of the sources.
+// allSources returns a copy of the list of sources.
 func (p *Page) allSources() []source {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +208,7 @@ func (c classSource) limitOf(method string) int {
 func (c classSource) contexts() (all []contextData) {
 	gauges := c.class.Gauges()
 	for i, hctx := range c.class.Contexts() {
-		if i < len(gauges) { // a context created after the call to Gauges is omitted
+		if i < len(gauges) { // Gauges does not include a context created after it was called
 			all = append(all, contextData{gauges[i], !hctx.NA().Closed(), hctx.Stats(), hctx.Calls()})
 		}
 	}
@@ -216,11 +217,11 @@ func (c classSource) contexts() (all []contextData) {
 
 func (c classSource) countUnused(each func(method string, peer hg.Addr)) (regions int64) {
 	for i, hctx := range c.class.Contexts() {
-		if i == 0 { // every context reports the regions of the entire class
+		if i == 0 { // only for the first context, because each one reports the regions of the entire class
 			regions = hctx.Stats().NA.Regions
 		}
 		hghook.IdleHandles(hctx, func(h inspect.Call) {
-			if !inspect.IsBuiltIn(h.RPC) { // streams keep some built-in handles
+			if !inspect.IsBuiltIn(h.RPC) { // skip the handles that streams keep for built-in RPCs
 				each(h.RPC, h.Peer)
 			}
 		})

@@ -54,7 +54,7 @@ func (q Query) withDefaults() Query {
 			q.Limit = viewRows
 		}
 	}
-	// made printable because the texts of rows are as well
+	// Escape the texts in the same way as those of the rows, so that they match.
 	q.Filter, q.Method, q.Peer, q.Sort = printableText(q.Filter), printableText(q.Method), printableText(q.Peer), printableText(q.Sort)
 	q.Limit, q.Offset = min(q.Limit, mostRows), max(q.Offset, 0)
 	return q
@@ -99,7 +99,7 @@ func (q Query) linkWith(changes ...string) string {
 	return "?" + v.Encode()
 }
 
-// matches reports whether q.Filter selects a row with these texts.
+// matches reports whether one of texts contains q.Filter, ignoring case, or q.Filter is empty.
 func (q Query) matches(texts ...string) bool {
 	if q.Filter == "" {
 		return true
@@ -114,13 +114,13 @@ type sortColumn[T any] struct {
 	compare func(a, b *T) int
 }
 
-// columnBy returns a column whose values are compared with cmp.Compare.
+// columnBy returns a column that is sorted by the result of value.
 func columnBy[T any, V cmp.Ordered](name string, value func(*T) V) sortColumn[T] {
 	return sortColumn[T]{name, func(a, b *T) int { return cmp.Compare(value(a), value(b)) }}
 }
 
-// listOf returns the rows selected by q.Sort, q.Offset and q.Limit. It returns no rows if q.View is
-// another list. rows must be in the default order.
+// listOf sorts rows by q.Sort and returns the range selected by q.Offset and q.Limit. rows must be
+// in the list's default order. If q.View names a different list, the result contains no rows.
 func listOf[T any](q Query, view string, rows []T, columns []sortColumn[T]) List[T] {
 	l := List[T]{Total: len(rows), Rows: []T{}}
 	if q.View != "" && q.View != view {

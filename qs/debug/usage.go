@@ -8,14 +8,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A processSample is the state of the process at some time. One is recorded in each slot, at the
-// first event or Snapshot in that slot.
+// A processSample describes the process at one point in time. The first event or Snapshot in each
+// slot records one.
 type processSample struct {
 	isSet bool
 	at    time.Duration // by the page's clock
 	cpu   time.Duration // CPU time used by the process so far
 
-	handles, regions int64 // number of those neither closed nor in use
+	handles, regions int64 // numbers of handles and regions that are neither closed nor in use
 }
 
 // currentUsage returns the CPU and memory usage of the process at the time now.
@@ -40,8 +40,8 @@ func (p *Page) currentUsage(now time.Duration) Usage {
 // isBusy reports whether the process uses nearly all of its processors (GOMAXPROCS).
 func (l *snapshotBuilder) isBusy() bool { return l.usage.CPU >= busyShare*float64(l.usage.Processors) }
 
-// sampleBefore returns the oldest sample of the last minute or, if there is none, the newest older
-// sample. ok is false if there is no sample before now.
+// sampleBefore returns the oldest sample of the last minute or, if there is none, the newest sample
+// that is older. ok is false if there is no sample taken before now.
 func (p *Page) sampleBefore(now time.Duration) (from processSample, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -57,8 +57,8 @@ func (p *Page) sampleBefore(now time.Duration) (from processSample, ok bool) {
 	return from, ok
 }
 
-// takeSample is called for each event and each Snapshot. The first time it is called in a slot, it
-// records a sample and subscribes to the faults of new contexts.
+// takeSample records a sample and subscribes to the faults of new contexts, unless it has already
+// done so in the slot of now. It is called for each event and each Snapshot.
 func (p *Page) takeSample(now time.Duration) {
 	slot := int64(now/slotTime) + 1
 	if was := p.sampledSlot.Load(); was >= slot || !p.sampledSlot.CompareAndSwap(was, slot) {

@@ -6,18 +6,18 @@ import (
 )
 
 // Calls are counted in slots of ten seconds, according to the time at which they complete. The last
-// minute consists of the current slot and the six before it, and the last ten minutes of the
-// current slot and the sixty before it.
+// minute consists of the current slot and the six slots before it. The last ten minutes consist of
+// the current slot and the sixty slots before it.
 const (
 	slotTime       = 10 * time.Second
 	minuteSlots    = 1 + int(time.Minute/slotTime)
 	tenMinuteSlots = 1 + int(10*time.Minute/slotTime)
 )
 
-// A slotRing is a ring buffer that holds a T for each of the newest slots.
+// A slotRing is a ring buffer that holds a value of type T for each of the newest slots.
 type slotRing[T any] struct {
 	slots []T
-	last  int64 // number of the newest slot, counted from the start of the page
+	last  int64 // number of the newest slot; slot 0 begins when the page does
 }
 
 func newRing[T any](n int) slotRing[T] { return slotRing[T]{slots: make([]T, n)} }
@@ -30,7 +30,7 @@ func (r *slotRing[T]) slotAt(now time.Duration) *T {
 		var empty T
 		r.slots[k%int64(len(r.slots))] = empty
 	}
-	r.last = max(r.last, n) // now may be earlier than in the previous call, by another goroutine
+	r.last = max(r.last, n) // another goroutine may already have passed a later time
 	return &r.slots[r.last%int64(len(r.slots))]
 }
 
@@ -53,7 +53,7 @@ func (r *slotRing[T]) newestSlots(now time.Duration, n int) []*T {
 	return all
 }
 
-// coveredTime returns the time covered by the n newest slots at the time now.
+// coveredTime returns the length of the period that the n newest slots cover at the time now.
 func coveredTime(now time.Duration, n int) time.Duration {
 	return min(now, time.Duration(n-1)*slotTime+now%slotTime)
 }
@@ -82,8 +82,8 @@ func bucketOf(d time.Duration) int {
 	return 1 + 8*(top-minDoubling) + int(n>>(top-3)&7)
 }
 
-// bucketLimit returns the longest duration counted in a bucket. The bucket must not be the last,
-// which has no limit.
+// bucketLimit returns the upper limit of the durations in a bucket. It must not be called for the
+// last bucket, which has no limit.
 func bucketLimit(bucket int) time.Duration {
 	if bucket == 0 {
 		return 1<<minDoubling - 1
