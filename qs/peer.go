@@ -21,9 +21,9 @@ type Peer struct{ p *peer }
 // A peer holds the state shared by all copies of a Peer.
 type peer struct {
 	n *Node
-	i int // index of the context used for calls
-	// single is the only backend if there is just one address and health probes are off. The fields
-	// starting at mu are then unused.
+	i int // index in the node's contexts of the context used for calls
+	// single is the only backend if there is just one address and health probes are off. In that
+	// case the fields below are unused, starting with mu.
 	single         *backend
 	balancer       Balancer
 	healthInterval time.Duration // see PeerOptions.HealthInterval
@@ -37,12 +37,12 @@ type peer struct {
 	lastCall    time.Duration // time of the last call
 }
 
-// A serviceWatch is one service of a Peer together with its addresses.
+// A serviceWatch is one of the services of a Peer, together with its current addresses.
 type serviceWatch struct {
-	text  string  // service name as passed to PeerWith
-	fixed hg.Addr // its address if it needs no resolution; w is nil then
+	text  string  // service as passed to PeerWith
+	fixed hg.Addr // address of a service that needs no resolution; in that case w is nil
 	w     *addrWatch
-	addrs *[]hg.Addr // the result of w from which the backends were built
+	addrs *[]hg.Addr // result of w from which the backends were last built
 }
 
 // PeerOptions configures how a Peer resolves its addresses and chooses among them. The zero value
@@ -147,7 +147,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 	return Peer{p}, nil
 }
 
-// check returns an error if o is invalid or addrs is empty.
+// check returns an error that describes what is invalid in o, or that addrs is empty.
 func (o *PeerOptions) check(addrs []string) error {
 	var what string
 	switch {
@@ -184,8 +184,8 @@ func (n *Node) findService(ctx context.Context, o PeerOptions, text string) (s s
 	return s, s.w.waitFirst(ctx)
 }
 
-// followServicesLocked updates the backends if a Resolver has returned new addresses, and restarts
-// watches that have ended. The caller must hold p.mu.
+// followServicesLocked rebuilds the list of backends if a Resolver has returned new addresses. It
+// also starts a new watch for each service whose watch has ended. The caller must hold p.mu.
 func (p *peer) followServicesLocked(now time.Duration) {
 	changed := false
 	for i := range p.services {
@@ -208,8 +208,8 @@ func (p *peer) followServicesLocked(now time.Duration) {
 	}
 }
 
-// updateBackendsLocked rebuilds the list of backends from the first maxAddrs of the current
-// addresses. Existing backends keep their state. The caller must hold p.mu.
+// updateBackendsLocked rebuilds the list of backends from the first maxAddrs of the services'
+// addresses. Backends that were already in the list keep their state. The caller must hold p.mu.
 func (p *peer) updateBackendsLocked() {
 	was := make(map[hg.Addr]*backend, len(p.backends))
 	for _, at := range p.backends {
@@ -245,7 +245,7 @@ func (p *peer) updateBackendsLocked() {
 	}
 }
 
-// noBackendErrorLocked returns the error for a call for which there is no address. The caller must
+// noBackendErrorLocked returns the error for a call that has no address to use. The caller must
 // hold p.mu.
 func (p *peer) noBackendErrorLocked() error {
 	text := "the service " + p.serviceTexts() + " has no address"
@@ -288,7 +288,7 @@ func (p Peer) Ping(ctx context.Context) (time.Duration, error) {
 	return n.now() - begun, err
 }
 
-// errNoPeer returns the error for a call of method on the zero Peer.
+// errNoPeer returns the error for a call of the named method on the zero Peer.
 func errNoPeer(method string) error {
 	return &hg.Error{Op: "forward", RPC: method, Fate: NotRun,
 		Err: na.WithText(ErrInvalid, "zero Peer: use Node.Peer")}
@@ -341,35 +341,35 @@ func (p Peer) String() string {
 	return p.p.serviceTexts()
 }
 
-// A backend holds the state of one address of a Peer. The state survives changes to the list of
-// addresses. Calls do not wait for a failed address. Before it is used again, it must answer a
-// probe and then one trial call.
+// A backend is an address of a Peer together with its state. The state survives changes to the list
+// of addresses. Calls do not wait for a failed address.
 //
-//	up ─── attempt fails ──────► failing ─── pause expired, at the next call of the Peer ─► probing
-//	▲                               ▲ ▲                                                       │
-//	│                               │ └──── no response, or not ready: longer pause ──────────┤
-//	└── response to attempt ───── trying ◄──── next attempt ────────── ready ◄── response ────┘
-//	     (in any state)             ├ attempt fails: longer pause, as above
-//	                                └ attempt takes longer than the pause: ready again, with the pause doubled
+// A backend is in state up until an attempt fails. It is then in state failing for the duration of
+// a pause. The first call of the Peer after the pause sends a probe, which makes the state probing.
+// If there is no response, or the node is not ready, the backend returns to failing with a longer
+// pause. After a response it is ready. The next attempt is a trial, during which the state is
+// trying. If the trial fails, the backend returns to failing with a longer pause. If the trial
+// takes longer than the pause, the backend is ready again and the pause is doubled. In any state, a
+// response to an attempt makes the backend up.
 //
-// An attempt that began before the last change between up and failing does not change the state, so
-// that calls to a frozen process, which all fail at about the same time, count as one failure.
+// An attempt that began before the last change between up and failing does not change the state.
+// Calls to a frozen process fail at about the same time, and therefore count as a single failure.
 type backend struct {
 	addr       hg.Addr
-	inFlight   int           // number of attempts in flight
-	lent       int64         // number of bytes in the Sources and Sinks of these attempts
+	inFlight   int           // number of attempts in flight to this address
+	lent       int64         // number of bytes in the Sources and Sinks of the attempts in flight
 	latency    time.Duration // moving average of the duration of attempts
 	latencyAt  time.Duration // time at which latency was last updated
-	answeredAt time.Duration // time of the last answer
-	probing    bool          // a probe of HealthInterval is in flight
+	answeredAt time.Duration // time of the last response
+	probing    bool          // a probe sent because of HealthInterval is in flight
 	state      backendState
 	generation int           // number of changes between up and failing
 	failedAt   time.Duration // time of the last failure
 	pause      time.Duration // length of the current or last pause
-	pauseEnd   time.Duration // end of the pause; while trying, time of the next trial
+	pauseEnd   time.Duration // end of the pause or, while trying, time at which the next trial may start
 }
 
-// A backendState is a state in the diagram above.
+// A backendState is one of the states that are described at backend.
 type backendState uint8
 
 const (

@@ -8,10 +8,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Limits on the pause before a failed address is tried again.
+// Bounds of the pause before a failed address is tried again.
 const (
-	// The pause doubles from minPause to maxPause while the address keeps failing. Half of it is
-	// random.
+	// While an address keeps failing, its pause doubles from minPause to maxPause. Half of each
+	// pause is random.
 	minPause = time.Second
 	maxPause = 30 * time.Second
 )
@@ -19,18 +19,19 @@ const (
 // A backendLease represents the use of a backend by one attempt, from acquireAddr to finishAttempt.
 type backendLease struct {
 	backend    *backend
-	generation int // backend.generation when the attempt began
+	generation int // generation of the backend when the attempt began
 	start      time.Duration
 	lent       int64 // number of bytes in the Sources and Sinks of the attempt
 }
 
-// expectedTime returns the expected duration of an attempt, which is the average latency halved for
-// each second since its last update.
+// expectedTime returns the expected duration of an attempt, which is the average latency, halved
+// for each second since it was last updated.
 func (at *backend) expectedTime(now time.Duration) time.Duration {
 	return at.latency >> min(max(now-at.latencyAt, 0)/time.Second, 62)
 }
 
-// isFailing reports whether the backend has failed and other backends should be preferred.
+// isFailing reports whether the backend has failed and is not ready for a trial, so that other
+// backends must be preferred.
 func (at *backend) isFailing() bool { return at.state != backendUp && at.state != backendReady }
 
 // chooseBackendLocked returns the backend for an attempt of c, or nil if there is none. It prefers
@@ -64,8 +65,8 @@ func (p *peer) chooseBackendLocked(c *Call) *backend {
 	return at
 }
 
-// pickCandidateLocked returns the candidate chosen by the Balancer, or nil if it chooses none. The
-// caller must hold p.mu.
+// pickCandidateLocked returns the backend that the Balancer chooses for c, or nil if it chooses
+// none. The caller must hold p.mu.
 func (p *peer) pickCandidateLocked(c *Call) *backend {
 	if len(p.candidates) == 0 {
 		return nil
@@ -92,8 +93,8 @@ func (p Peer) hasOtherBackend(c *Call) bool {
 	return false
 }
 
-// acquireAddr chooses a backend for an attempt of c. The caller must call finishAttempt when the
-// attempt completes.
+// acquireAddr chooses a backend for an attempt of c and, if another backend's pause has expired,
+// probes that backend. The caller must call finishAttempt when the attempt completes.
 func (p *peer) acquireAddr(c *Call) (backendLease, error) {
 	if p.single != nil {
 		return backendLease{backend: p.single}, nil
@@ -105,9 +106,9 @@ func (p *peer) acquireAddr(c *Call) (backendLease, error) {
 	return t, err
 }
 
-// acquireAddrWithProbe is like acquireAddr but does not probe a failed backend whose pause has
-// expired. Instead it returns that backend as due, and the caller must probe it after p.mu has been
-// released.
+// acquireAddrWithProbe chooses a backend for an attempt of c, without sending a probe. If
+// due.backend is not nil, its pause has expired, and the caller must probe it with probeBackend,
+// without holding p.mu.
 func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,7 +141,7 @@ func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	return backendLease{backend: at, generation: at.generation, start: now}, due, nil
 }
 
-// addLent records the number of bytes in the Sources and Sinks of an attempt.
+// addLent adds the number of bytes in the Sources and Sinks of an attempt to those of its backend.
 func (p *peer) addLent(t *backendLease, bytes int64) {
 	if p.single != nil || bytes == 0 {
 		return
@@ -151,7 +152,7 @@ func (p *peer) addLent(t *backendLease, bytes int64) {
 	t.backend.lent += bytes
 }
 
-// finishAttempt updates the state of a backend after an attempt completed with err.
+// finishAttempt releases t and updates the state of its backend for an attempt that returned err.
 func (p *peer) finishAttempt(t backendLease, err error) {
 	if p.single != nil {
 		return
@@ -180,13 +181,13 @@ func (p *peer) finishAttempt(t backendLease, err error) {
 			at.generation++
 			at.state = backendUp
 		}
-	case at.state == backendTrying: // the trial was inconclusive
+	case at.state == backendTrying: // the trial neither succeeded nor showed a failure of the backend
 		at.state = backendReady
 	}
 }
 
-// markFailingLocked changes a backend from up to failing and refreshes the addresses of the
-// services. The caller must hold p.mu.
+// markFailingLocked marks a backend that was up as failing, and makes the watches of the services
+// refresh their addresses. The caller must hold p.mu.
 func (p *peer) markFailingLocked(at *backend) {
 	at.generation++
 	at.failedAt = p.n.now()
@@ -198,14 +199,14 @@ func (p *peer) markFailingLocked(at *backend) {
 	}
 }
 
-// pauseBackendLocked marks a backend as failing and starts its pause. The caller must hold p.mu.
+// pauseBackendLocked marks a backend as failing for the given pause. The caller must hold p.mu.
 func (p *peer) pauseBackendLocked(at *backend, pause time.Duration) {
 	at.state, at.pause = backendFailing, min(pause, maxPause)
 	at.pauseEnd = p.n.now() + p.n.jitterOf(at.pause)
 }
 
-// probeBackend sends a probe to a failed backend. The goroutine that drives the node handles the
-// response.
+// probeBackend sends a probe to the failed backend of t and returns without waiting for the
+// response, which is handled by the goroutine that drives the node.
 func (p *peer) probeBackend(t backendLease) {
 	p.sendProbe(t.backend, func(err error) {
 		p.mu.Lock()
@@ -222,8 +223,8 @@ func (p *peer) probeBackend(t backendLease) {
 	})
 }
 
-// startHealthTimerLocked starts the timer for PeerOptions.HealthInterval if it is not running. The
-// caller must hold p.mu.
+// startHealthTimerLocked starts the timer for PeerOptions.HealthInterval, unless it is already
+// running. The caller must hold p.mu.
 func (p *peer) startHealthTimerLocked() {
 	if p.healthTimer != nil {
 		return
@@ -246,8 +247,8 @@ func (p *peer) startHealthTimerLocked() {
 	p.n.healthTimers[op] = struct{}{}
 }
 
-// dueProbes returns the backends to probe after the health timer has fired, and restarts the timer
-// if there have been recent calls. expired is false if the timer was canceled.
+// dueProbes returns the backends to probe when the health timer fires, and restarts the timer if
+// there have been calls recently. If expired is false, the timer was canceled and there are none.
 func (p *peer) dueProbes(expired bool) (all []*backend) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,8 +272,8 @@ func (p *peer) dueProbes(expired bool) (all []*backend) {
 	return all
 }
 
-// checkBackend probes a backend that is up. If the probe times out but the backend has responded to
-// calls in the meantime, the backend stays up, since the probe was merely delayed.
+// checkBackend probes a backend that is up. If the probe times out although the backend has
+// responded to calls in the meantime, the backend stays up, because only the probe was delayed.
 func (p *peer) checkBackend(at *backend) {
 	begun := p.n.now()
 	p.sendProbe(at, func(err error) {
@@ -290,8 +291,8 @@ func (p *peer) checkBackend(at *backend) {
 	})
 }
 
-// sendProbe probes a backend without starting a goroutine. It calls done with the result, from a
-// callback or, if the probe cannot be sent, before it returns.
+// sendProbe sends a probe to a backend and calls done with its result. It starts no goroutine and
+// does not block. It calls done from a callback or, if the probe cannot be sent, before it returns.
 func (p *peer) sendProbe(at *backend, done func(error)) {
 	n := p.n
 	nctx := n.contexts[p.i].NA()
@@ -303,7 +304,7 @@ func (p *peer) sendProbe(at *backend, done func(error)) {
 	})
 	err := error(hg.ErrClosed)
 	n.mu.Lock()
-	if !n.ending.Load() { // checked with n.mu held, so that dropHandles misses no probe
+	if !n.ending.Load() { // checked with n.mu held, so that dropHandles cannot miss the handle of a probe
 		if err = nctx.Probe(op, at.addr,
 			cmp.Or(p.healthInterval, n.cfg.HG.NA.PeerTimeout, 5*time.Second)); err == nil {
 			n.probes[op] = struct{}{}
@@ -315,8 +316,8 @@ func (p *peer) sendProbe(at *backend, done func(error)) {
 	}
 }
 
-// isBackendFailure reports whether err, the result of an attempt, indicates a failure of its
-// backend.
+// isBackendFailure reports whether err, the result of an attempt, means that the backend has
+// failed.
 func isBackendFailure(err error) bool {
 	if r, ok := hg.RemoteOf(err); ok {
 		return r.Refused && (r.Code == ErrNotReady || r.Code == ErrDraining || r.Code == ErrUnavailable ||

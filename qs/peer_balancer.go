@@ -24,7 +24,7 @@ type Candidate struct {
 	InFlight  int   // number of this Peer's attempts in flight
 	LentBytes int64 // number of bytes in the Sources and Sinks of these attempts
 	// Latency is a moving average of the duration of recent attempts. It is halved for each second
-	// without an attempt, and is 0 before the first one.
+	// without an attempt. It is 0 before the first attempt completes.
 	Latency time.Duration
 	Failing bool // the address has failed or was already tried by the call; others should be preferred
 }
@@ -80,7 +80,7 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 			slowest = max(slowest, ts[i].Latency)
 		}
 	}
-	// An address without a measured latency is assumed to have slowest/4.
+	// An address without a measured latency is assumed to have a quarter of the slowest latency.
 	weight := func(t *Candidate) float64 {
 		return float64(t.load()+1<<20) * float64(max(t.Latency,
 			slowest/4, 1))
@@ -95,7 +95,7 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	if best < 0 || c == nil {
 		return best
 	}
-	least := ts[best] // candidate with the least load among those with similar latency
+	least := ts[best] // least loaded of the candidates with similar latency
 	for i := range ts {
 		if t := &ts[i]; !t.Failing && t.load() < least.load() && t.Latency <= 2*ts[best].Latency {
 			least = *t
@@ -127,7 +127,7 @@ func (leastLoaded) Pick(c *Call, ts []Candidate) int {
 	return best
 }
 
-// load returns the load of an address in bytes. Each call in flight counts as one MiB.
+// load returns the load of an address, in bytes. Each call in flight counts as 1 MiB.
 func (t *Candidate) load() int64 { return int64(t.InFlight)<<20 + t.LentBytes }
 
 // countHealthy returns the number of healthy addresses in ts.
@@ -140,7 +140,7 @@ func countHealthy(ts []Candidate) (n int) {
 	return n
 }
 
-// nthHealthy returns the index of the n-th healthy address in ts, counted from 0.
+// nthHealthy returns the index in ts of the n-th healthy address. n counts from 0.
 func nthHealthy(ts []Candidate, n int) int {
 	for i := range ts {
 		if !ts[i].Failing {

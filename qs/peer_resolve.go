@@ -80,8 +80,8 @@ func splitHost(text string) (scheme, host, port string, ok bool) {
 	return scheme, host, port, true
 }
 
-// maxAltAddrs is the maximum number of IP addresses combined into one address of a Peer. It is the
-// same limit as in package inet.
+// maxAltAddrs is the maximum number of IP addresses combined into one address of a Peer. It equals
+// the limit in package inet.
 const maxAltAddrs = 8
 
 // Watch implements Resolver. It looks up the host once and returns.
@@ -112,7 +112,7 @@ func (d dnsResolver) Watch(
 		for _, ip := range group[:min(len(group), maxAltAddrs)] {
 			all = append(all, net.JoinHostPort(ip.String(), port))
 		}
-		// The host is kept because the server's certificate must be valid for it.
+		// The host name is kept, because the server's certificate must be valid for it.
 		addrs = append(addrs, scheme+"://"+host+"@"+strings.Join(all, "|"))
 	}
 	update(addrs, nil)
@@ -120,25 +120,22 @@ func (d dnsResolver) Watch(
 }
 
 // An addrWatch keeps the addresses of a service up to date while Peers of the service make calls.
-// It runs in its own goroutine.
-//
-//	call ───► running? ─ no ─► Watch ◄─ after ResolveInterval, or when an address fails ─ pause
-//	                             ├─ update ─► found: read by Peers at the next call         │
-//	                             └─ returns ────────────────────────────────────────────────┘
-//	no call for idleIntervals × ResolveInterval ─► ended
+// Its goroutine calls Watch, and calls it again ResolveInterval after it has returned, or sooner if
+// an address fails. Each result is stored in found, which Peers read on their next call. The watch
+// ends after idleIntervals × ResolveInterval without a call, and the next call starts a new one.
 type addrWatch struct {
 	n    *Node
 	key  watchKey
-	ctx  context.Context // canceled when the Node drains or the watch ends
+	ctx  context.Context // canceled when the Node begins to drain or the watch ends
 	stop context.CancelFunc
 
-	found    atomic.Pointer[[]hg.Addr] // the most recent addresses
-	lastCall atomic.Int64              // time of the last call, from Node.now
-	refresh  atomic.Int64              // shortest ResolveInterval of any Peer of the service
+	found    atomic.Pointer[[]hg.Addr] // addresses in the last result without an error
+	lastCall atomic.Int64              // time of the last call on a Peer of the service, from Node.now
+	refresh  atomic.Int64              // shortest ResolveInterval of the Peers of the service
 	waiters  atomic.Int32              // number of goroutines waiting for the first result
 	ended    atomic.Bool               // end was called
-	// warnedTooMany is set once it has been logged that the Resolver returned more addresses than a
-	// Peer can have.
+	// warnedTooMany is set once a warning has been logged that the Resolver returned more than
+	// maxAddrs addresses.
 	warnedTooMany atomic.Bool
 	refreshNow    chan struct{} // capacity 1; receives a value when an address has failed
 	firstAnswer   chan struct{} // closed when the first result arrives
@@ -156,7 +153,7 @@ type watchKey struct {
 
 const (
 	defaultResolveInterval = 30 * time.Second
-	// idleIntervals is the number of ResolveIntervals without a call after which a watch ends.
+	// idleIntervals is the number of ResolveIntervals after which a watch without calls ends.
 	idleIntervals = 4
 	// minWatchInterval is the minimum time between the starts of two calls to Watch.
 	minWatchInterval = time.Second
@@ -191,7 +188,7 @@ func (n *Node) watchService(key watchKey, refresh time.Duration) (*addrWatch, er
 	return w, nil
 }
 
-// run calls Resolver.Watch repeatedly until the watch ends.
+// run calls Resolver.Watch, with pauses in between, until the watch ends.
 func (w *addrWatch) run() {
 	defer w.end()
 	w.n.spawn(w.endIfUnused)
@@ -205,7 +202,7 @@ func (w *addrWatch) run() {
 	}
 }
 
-// endIfUnused ends the watch once there have been no calls for idleIntervals × ResolveInterval.
+// endIfUnused ends the watch if there has been no call for idleIntervals × ResolveInterval.
 func (w *addrWatch) endIfUnused() {
 	defer w.end()
 	for {
@@ -220,7 +217,8 @@ func (w *addrWatch) endIfUnused() {
 	}
 }
 
-// end ends the watch and wakes goroutines in waitFirst. A later call on a Peer starts a new watch.
+// end ends the watch and wakes the goroutines in waitFirst. The next call on a Peer of the service
+// starts a new watch.
 func (w *addrWatch) end() {
 	w.stop()
 	w.n.mu.Lock()
@@ -231,8 +229,8 @@ func (w *addrWatch) end() {
 	w.endFirstWait(hg.ErrClosed)
 }
 
-// waitFirst waits for the first result of the Resolver and returns its error. It fails if ctx is
-// done first.
+// waitFirst blocks until the Resolver has returned its first result, and returns the error of that
+// result. If ctx is done first, it returns an error.
 func (w *addrWatch) waitFirst(ctx context.Context) error {
 	w.waiters.Add(1)
 	defer w.waiters.Add(-1)
@@ -242,7 +240,7 @@ func (w *addrWatch) waitFirst(ctx context.Context) error {
 	return w.lastError()
 }
 
-// pause waits until it is time to call Watch again. The previous call started at begun.
+// pause blocks until Watch may be called again. begun is the time of the previous call.
 func (w *addrWatch) pause(begun time.Duration) {
 	refresh := time.Duration(w.refresh.Load())
 	least := begun + min(refresh, minWatchInterval) - w.n.now()
@@ -317,7 +315,8 @@ func dedupe(all []string) (out []string) {
 	return out
 }
 
-// endFirstWait records the error of a result and wakes goroutines in waitFirst.
+// endFirstWait records the error of a result, which may be nil, and wakes the goroutines in
+// waitFirst.
 func (w *addrWatch) endFirstWait(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -328,8 +327,8 @@ func (w *addrWatch) endFirstWait(err error) {
 	}
 }
 
-// lookupAddrs looks up the addresses texts. It omits addresses whose lookup fails, and returns an
-// error only if all lookups fail.
+// lookupAddrs looks up the addresses in texts. It omits those whose lookup fails. It returns an
+// error only if every lookup fails.
 func (n *Node) lookupAddrs(ctx context.Context, texts []string) (found []hg.Addr, err error) {
 	var errs []error
 	for _, text := range texts {
@@ -346,7 +345,8 @@ func (n *Node) lookupAddrs(ctx context.Context, texts []string) (found []hg.Addr
 	return found, nil
 }
 
-// seed randomizes, for each process, which context a Peer uses and the order of its addresses.
+// seed makes the order of addresses, and the choice of the context for a Peer, differ between
+// processes.
 var seed = maphash.MakeSeed()
 
 // maxAddrs is the maximum number of addresses of a Peer and of one service. It is limited because

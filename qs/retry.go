@@ -81,7 +81,7 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
 		if c.Peer.p == nil {
-			return next(ctx) // fails, because there is no Peer
+			return next(ctx) // fails, because the call has no Peer
 		}
 		c.retryDepth++
 		depth := c.retryDepth
@@ -96,7 +96,7 @@ func Retry(p RetryPolicy) Interceptor {
 			if err == nil || ctx.Err() != nil || !c.isRepeatable(err, p.Codes) {
 				return err
 			}
-			if c.retryDepth > depth { // an inner Retry has given up; only the innermost one retries
+			if c.retryDepth > depth { // an inner Retry has stopped retrying this call
 				return err
 			}
 			if p.Attempts > 0 && c.Attempt >= p.Attempts {
@@ -132,19 +132,19 @@ func attemptText(attempt, limit int, elapsed time.Duration) string {
 	return fmt.Sprintf("%s, %v since the call began", text, elapsed.Round(unit))
 }
 
-// An exhaustedError wraps the error of the last attempt made by Retry. The fate of all attempts
-// together is recorded in err; see withFate.
+// An exhaustedError is returned by Retry when it makes no further attempt. It wraps the error of
+// the last attempt. Its fate covers all attempts; see withFate.
 type exhaustedError struct {
 	err  error
-	note string // number of the attempt and the reason why there is no further one
+	note string // number of the last attempt, and the reason why Retry stopped
 }
 
 func (e *exhaustedError) Error() string { return e.err.Error() + " (" + e.note + ")" }
 
 func (e *exhaustedError) Unwrap() error { return e.err }
 
-// isRepeatable reports whether a call that failed with err may be retried and has a chance to
-// succeed. codes is RetryPolicy.Codes.
+// isRepeatable reports whether a call that failed with err may be repeated and could then succeed.
+// codes is RetryPolicy.Codes.
 func (c *Call) isRepeatable(err error, codes []Code) bool {
 	if c.ctl.isStopped() || c.ctl.spentReason() != "" {
 		return false
@@ -153,7 +153,7 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 		return false
 	}
 	code := hg.CodeOf(err)
-	if code >= 128 { // chosen by the program, in a handler or an interceptor
+	if code >= 128 { // a code chosen by the program, returned by a handler or an interceptor
 		return slices.Contains(codes, code)
 	}
 	switch r, ok := hg.RemoteOf(err); {
@@ -172,8 +172,8 @@ func (c *Call) isRepeatable(err error, codes []Code) bool {
 	return true
 }
 
-// budgetFor returns the node's retry budget for the Retry interceptor that p belongs to, creating
-// it if necessary.
+// budgetFor returns the retry budget of n for the Retry interceptor with policy p, creating it if
+// necessary.
 func (n *Node) budgetFor(p *RetryPolicy) *retryBudget {
 	b, ok := n.budgets.Load(p)
 	if !ok {
@@ -182,15 +182,16 @@ func (n *Node) budgetFor(p *RetryPolicy) *retryBudget {
 	return b.(*retryBudget)
 }
 
-// A retryBudget limits retries in proportion to first attempts. It counts both in periods of length
-// budgetPeriod and considers the current and the previous period.
+// A retryBudget limits the number of retries in proportion to that of first attempts. It counts
+// both in periods of length budgetPeriod, and takes into account the current and the previous
+// period.
 type retryBudget struct {
 	ratio float64 // see RetryPolicy.BudgetRatio
 
 	mu          sync.Mutex    // guards the fields below
 	periodStart time.Duration // start of the current period
-	firsts      [2]int        // first attempts in the current and the previous period
-	retries     [2]int        // retries in the current and the previous period
+	firsts      [2]int        // numbers of first attempts in the current and in the previous period
+	retries     [2]int        // numbers of retries in the current and in the previous period
 }
 
 const (
@@ -198,7 +199,7 @@ const (
 	freeRetries  = 10 // number of retries allowed in two periods regardless of first attempts
 )
 
-// rollPeriodLocked begins a new period if the current one has expired. The caller must hold b.mu.
+// rollPeriodLocked starts a new period if the current one has expired. The caller must hold b.mu.
 func (b *retryBudget) rollPeriodLocked(to Peer) {
 	if to.p == nil {
 		return
@@ -223,7 +224,7 @@ func (b *retryBudget) countFirst(to Peer) {
 	b.firsts[0]++
 }
 
-// tryRepeat reports whether the budget allows another retry, and counts the retry if so.
+// tryRepeat reports whether the budget allows another retry. If it does, the retry is counted.
 func (b *retryBudget) tryRepeat(to Peer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -79,18 +79,18 @@ func (s *Stream[In, Item]) Handle(
 	}, fn == nil)
 }
 
-// answerStreams sends the response to a request whose items were sent on the stream down and whose
-// handler returned err.
+// answerStreams responds to a request whose handler returned err. down is the stream on which the
+// handler's items were sent.
 func (s *request) answerStreams(down *hg.Stream, err error) error {
 	if err == nil {
 		err = s.setAnswerMeta("", "")
 	}
-	s.endLent() // before the response is sent
+	s.endLent() // must happen before the response is sent
 	if err != nil {
 		return s.onFailure(err)
 	}
-	s.r.HG().NA().Batch(func() { // sends the end of the items and the response together
-		if s.Err() == nil { // otherwise, items that have not been delivered are dropped
+	s.r.HG().NA().Batch(func() { // send the end of the items and the response together
+		if s.Err() == nil { // if ctx is done, undelivered items are dropped
 			down.CloseWrite()
 		}
 		err = s.r.RespondRaw(nil, nil)
@@ -98,7 +98,7 @@ func (s *request) answerStreams(down *hg.Stream, err error) error {
 	return err
 }
 
-// A typedSender is a request to a Stream.
+// A typedSender is a request of a Stream, at the target.
 type typedSender[In, Item any] struct {
 	request
 	in    In
@@ -111,20 +111,20 @@ func (q *typedSender[In, Item]) Report(c *inspect.Call) {
 	c.Flow = q.items.w.flow()
 }
 
-// An itemSender sends the items produced by a handler.
+// An itemSender sends the items that a handler returns to the caller.
 type itemSender[Item any] struct {
 	w          itemWriter
 	req        *request
-	ctx        context.Context // handler's context
+	ctx        context.Context // context passed to the handler
 	stream     *hg.Stream
 	codec      methodCodec
-	item       Item // item being encoded; a field to save an allocation per item
+	item       Item // item being encoded; kept here to save an allocation per item
 	failed     bool // failItems has been called
 	headerSent bool // the header of a Duplex has been sent
 }
 
-// serveRequest serves the request r by calling fn, whose items are sent on the stream s. by
-// describes the request for hg.Context.Calls.
+// serveRequest calls fn to handle the request r and sends its items on the stream s. by describes
+// the request for hg.Context.Calls.
 func (q *itemSender[Item]) serveRequest(
 	by hghook.Reporter, r *request, s *hg.Stream, fn func(ctx context.Context) error,
 ) error {
@@ -139,7 +139,7 @@ func (q *itemSender[Item]) serveRequest(
 	defer q.endItems()
 	hghook.ReportRequest(&r.r, by)
 	returned := false
-	defer func() { // deliver the preceding items even after a panic or runtime.Goexit
+	defer func() { // send the remaining items even if fn panics or calls runtime.Goexit
 		if !returned {
 			q.failItems(r)
 		}
@@ -153,16 +153,16 @@ func (q *itemSender[Item]) serveRequest(
 		return q.flushItems(ctx)
 	}))
 	returned = true
-	if err != nil { // perhaps from an interceptor, although fn returned nil
+	if err != nil { // may have been set by an interceptor even if fn returned nil
 		q.failItems(r)
 	}
 	return r.answerStreams(s, err)
 }
 
-// endItems makes further sends fail, because the handler has returned.
+// endItems makes every later send return errStreamOver. It is called when the handler has returned.
 func (q *itemSender[Item]) endItems() { q.w.stop(errStreamOver) }
 
-// sendItem encodes and sends one item.
+// sendItem encodes item and sends it, blocking while the window is full.
 func (q *itemSender[Item]) sendItem(item Item) error {
 	var none Item
 	q.item = item
@@ -174,12 +174,12 @@ func (q *itemSender[Item]) sendItem(item Item) error {
 	return q.req.explainError(q.ctx, q.w.add(q.ctx, b))
 }
 
-// notifyBlocking notifies the worker pool that the handler of this request is about to block.
+// notifyBlocking notifies the worker pool that the handler of s is about to block.
 func (s *request) notifyBlocking() { s.n.workers.notifyBlocking(s.r) }
 
-// explainError returns the error to report to the handler if its stream failed with err. The
-// cancellation of ctx usually follows shortly after the stream has ended. explainError waits up to
-// maxErrorDelay for it and then returns the cause of ctx. If ctx is not canceled, it returns err.
+// explainError returns the error to report to a handler whose stream failed with err. Because ctx
+// is usually canceled shortly after its stream fails, explainError waits up to maxErrorDelay for
+// that and then returns the cause of ctx. If ctx is not canceled, it returns err.
 func (s *request) explainError(ctx context.Context, err error) error {
 	if err == nil || err == errStreamOver || ctx.Err() != nil || hg.CodeOf(err) == hg.ErrOverflow {
 		return err
@@ -190,20 +190,20 @@ func (s *request) explainError(ctx context.Context, err error) error {
 	return err
 }
 
-// flushItems waits until all items have been written to the stream and makes further sends fail.
+// flushItems waits until all items have been written to the stream. Later sends fail.
 func (q *itemSender[Item]) flushItems(ctx context.Context) error {
 	err := q.req.explainError(ctx, q.w.drain(ctx, 1))
 	q.w.stop(errStreamOver)
 	return err
 }
 
-// maxErrorDelay is the maximum time for which a handler's error is held back for the items that
-// precede it.
+// maxErrorDelay is the maximum time by which the error of a handler is delayed so that the
+// preceding items can be written.
 const maxErrorDelay = time.Second
 
-// failItems waits, for at most maxErrorDelay, until the items of a failed handler have been
-// written. If that fails or ctx is done, it resets the stream, which drops the remaining items.
-// Only the first call has an effect.
+// failItems waits until the items of a failed handler have been written. If that takes longer than
+// maxErrorDelay or ctx is done, failItems resets the stream, which drops the remaining items. Only
+// the first call has an effect.
 func (q *itemSender[Item]) failItems(ctx context.Context) {
 	if q.failed {
 		return
@@ -271,7 +271,7 @@ func (s *Stream[In, Item]) Call(ctx context.Context, to Peer, in In) iter.Seq2[I
 	}
 }
 
-// A typedReceiver is a call of a Stream.
+// A typedReceiver is a call of a Stream, at the origin.
 type typedReceiver[In any] struct {
 	outgoingCall
 	in In

@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 )
 
-// A waiter lets one goroutine wait for an event. It is created by hghook.NewWaiter.
+// A waiter lets one goroutine wait for an event. hghook.NewWaiter creates waiters.
 type waiter interface {
 	Wait(ctx context.Context) error
 	End()
@@ -20,25 +20,25 @@ type waiter interface {
 	Reset()
 }
 
-// callStreams holds the item streams of a call at its origin. The streams outlive an attempt that
-// received a response.
+// callStreams holds the item streams of a call at its origin.
 //
-//	attempt: beginAttempt ─► bindAttempt: the program can send and receive ─► endAttempt: response received
-//	              ▲──────────── no data transferred: next attempt ──────────────────┘
-//	program: closeUse closes the streams
+// Each attempt begins with beginAttempt, has usable streams after bindAttempt, and ends with
+// endAttempt. If no data was transferred, another attempt may begin. If a response arrived, the
+// streams remain open after the attempt, so that remaining items can be received. closeUse closes
+// them.
 type callStreams struct {
-	up   *itemWriter // nil if the method has no items from the caller
-	down *itemReader // nil if the method has no items to the caller
+	up   *itemWriter // nil if the caller sends no items
+	down *itemReader // nil if the caller receives no items
 
-	sendWaiter, receiveWaiter waiter // used by the sending and the receiving goroutine
+	sendWaiter, receiveWaiter waiter // waited on by the sending and the receiving goroutine, respectively
 
-	ended atomic.Pointer[error] // error for Send after the call has completed; read without mu
+	ended atomic.Pointer[error] // error that Send returns after the call has completed; read without holding mu
 
 	mu             sync.Mutex // guards the fields below
-	attemptRunning bool       // an attempt is in flight
+	attemptRunning bool       // an attempt has begun and not ended
 	callEnded      bool       // endCall was called
 	closed         bool       // closeUse was called
-	spent          bool       // no further attempt is possible: items were transferred or a response arrived
+	spent          bool       // items were transferred or a response arrived, so no further attempt is possible
 	streams        []*hg.Stream
 	// resetReason is the error reported for streams that were reset because an attempt received its
 	// response while RetryPolicy.ProgressTimeout was canceling it.
@@ -71,8 +71,8 @@ func (n *Node) maxItem() int64 {
 	return 64 << 20
 }
 
-// beginAttempt records the start of an attempt. It returns an error if another attempt is in flight
-// or items have been transferred.
+// beginAttempt records the start of an attempt. It fails if another attempt is in flight or no
+// further attempt is possible.
 func (c *callStreams) beginAttempt() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +86,7 @@ func (c *callStreams) beginAttempt() error {
 	return nil
 }
 
-// bindAttempt makes the call use the streams of an attempt that has begun.
+// bindAttempt sets the streams used by the call to all, the streams of the current attempt.
 func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.mu.Lock()
 	c.streams = all
@@ -103,8 +103,8 @@ func (c *callStreams) bindAttempt(all []*hg.Stream) {
 	c.wake()
 }
 
-// endAttempt records the end of an attempt. Its streams stay open if a response arrived or items
-// were transferred. Otherwise they are closed.
+// endAttempt records the end of an attempt that completed with err. It closes the attempt's
+// streams, unless a response arrived or items were transferred.
 func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
 	moved := c.movedBytes() > 0
 	c.mu.Lock()
@@ -122,22 +122,22 @@ func (c *callStreams) endAttempt(all []*hg.Stream, err error) {
 	}
 }
 
-// failAttempt records the end of an attempt that failed before bindAttempt.
+// failAttempt records the end of an attempt that failed before bindAttempt was called.
 func (c *callStreams) failAttempt() {
 	c.mu.Lock()
 	c.attemptRunning = false
 	c.mu.Unlock()
 }
 
-// setResetReason records why the streams of an attempt were reset at the time at which its response
-// arrived.
+// setResetReason sets the error that brokenReason returns for streams that were reset at the time
+// at which the attempt's response arrived.
 func (c *callStreams) setResetReason(why error) {
 	c.mu.Lock()
 	c.resetReason = why
 	c.mu.Unlock()
 }
 
-// brokenReason returns the error to report to the caller if its stream failed with err.
+// brokenReason returns the error to report to the caller if a stream of the call failed with err.
 func (c *callStreams) brokenReason(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +160,7 @@ func (c *callStreams) endCall(err error) {
 	c.wake()
 }
 
-// sendError returns the error for Send if the call has completed, or nil.
+// sendError returns the error that Send must return if the call has completed, or nil.
 func (c *callStreams) sendError() error {
 	if err := c.ended.Load(); err != nil {
 		return *err
@@ -170,7 +170,7 @@ func (c *callStreams) sendError() error {
 
 var errNodeClosed = hg.Errorf(ErrClosed, "qs: node closed")
 
-// isNodeClosed reports whether err means that the local node, not the peer's, was closed.
+// isNodeClosed reports whether err means that the local node was closed, rather than the peer's.
 func isNodeClosed(err error) bool {
 	_, remote := hg.RemoteOf(err)
 	return !remote && hg.CodeOf(err) == ErrClosed
@@ -191,7 +191,7 @@ func (c *callStreams) closeUse() {
 	c.wake()
 }
 
-// wake wakes the sending and the receiving goroutine.
+// wake wakes the goroutines that are waiting to send and to receive.
 func (c *callStreams) wake() {
 	for _, w := range []waiter{c.sendWaiter, c.receiveWaiter} {
 		if w != nil {
@@ -200,8 +200,8 @@ func (c *callStreams) wake() {
 	}
 }
 
-// stream returns the current stream in the given direction, or nil if there is none, and whether
-// the call has completed.
+// stream returns the current stream in one direction, which is to the target if up is true, or nil
+// if there is none. over reports whether the call has completed.
 func (c *callStreams) stream(up bool) (s *hg.Stream, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -213,8 +213,8 @@ func (c *callStreams) stream(up bool) (s *hg.Stream, over bool) {
 	return nil, c.callEnded
 }
 
-// wait waits for w and resets it. While the call is in flight, its own goroutine drives the
-// context. After that, the waiting goroutine does.
+// wait waits for w and resets it. While the call is in flight, the call's goroutine drives the
+// context. Afterward, the waiting goroutine does.
 func (c *callStreams) wait(ctx context.Context, w waiter, up bool) error {
 	if s, over := c.stream(up); over && s != nil {
 		return s.Wait(ctx)
@@ -233,8 +233,8 @@ func awaitWaiter(ctx context.Context, w waiter) error {
 }
 
 // next waits for the next item of the call f and returns it. The item is valid until the next call
-// to next. The error is io.EOF after the last item of a successful call. Otherwise it is the error
-// of the call.
+// to next. After the last item, next returns io.EOF if the call succeeded, and otherwise the call's
+// error.
 func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	o := f.o
 	for {
@@ -246,7 +246,7 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 			}
 			return nil, hghook.EndedBy(f.ctx, err)
 		}
-		if c.ended.Load() == nil { // once a chunk was read from a stream, no further attempt can replace it
+		if c.ended.Load() == nil { // once a chunk has been read, no further attempt can replace the stream
 			if item := c.down.nextBuffered(); item != nil {
 				return item, nil
 			}
@@ -262,7 +262,7 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 				return item, nil
 			}
 			if now, _ := c.stream(false); now != s {
-				continue // err is from the stream of an attempt that has ended
+				continue // err belongs to the stream of an attempt that has ended
 			}
 		}
 		switch again := errors.Is(err, hg.ErrAgain); {
@@ -281,7 +281,7 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 		default: // the stream failed; wait for the call, whose error is more specific
 			err = awaitWaiter(f.ctx, c.receiveWaiter)
 		}
-		if err != nil && f.ctx.Err() == nil { // the node is closed
+		if err != nil && f.ctx.Err() == nil { // the local node is closed
 			switch f.abandonAndWait(); {
 			case isNodeClosed(err):
 				err = &hg.Error{Op: "forward", RPC: o.m.name, Peer: o.Peer.Addr(), Fate: FateOf(f.err),
@@ -296,9 +296,9 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 	}
 }
 
-// noStreamError returns the error for receiving from a call that succeeded without a stream. It is
-// io.EOF if an interceptor returned the result without calling next, and matches ErrClosed after
-// Close.
+// noStreamError returns the error for a receive from a call that succeeded without a stream. It is
+// io.EOF if an interceptor returned the result without calling next. After Close, it matches
+// ErrClosed.
 func (c *callStreams) noStreamError(o *outgoingCall) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -319,8 +319,8 @@ func (c *callStreams) movedBytes() (n int64) {
 	return n
 }
 
-// progress returns a counter that increases with each transferred byte. It also increases with each
-// call while there are unread items, because the handler is not stalled then.
+// progress returns a counter that increases with each byte transferred. It also increases with each
+// call to progress while there are unread items, because the handler is then not stalled.
 func (c *callStreams) progress() (n int64) {
 	if c.down != nil {
 		n += c.down.progress()
@@ -331,7 +331,7 @@ func (c *callStreams) progress() (n int64) {
 	return n
 }
 
-// flow returns a description of the streams for hg.Context.Calls.
+// flow returns a description of the streams, as reported by hg.Context.Calls.
 func (c *callStreams) flow() *inspect.Flow {
 	if c.down == nil {
 		return c.up.flow()

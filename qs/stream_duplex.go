@@ -48,12 +48,12 @@ func DefineUpload[In, Up, Out any](name string, opts ...Option) *Upload[In, Up, 
 }
 
 var (
-	// streamUp and streamBoth specify the streams of an Upload and a Duplex, respectively.
+	// Streams of an Upload and of a Duplex.
 	streamUp   = []hg.StreamSpec{{Up: true}}
 	streamBoth = []hg.StreamSpec{{Up: true}, {}}
 )
 
-// defineItems declares a method whose caller sends items.
+// defineItems declares a method of the given kind whose caller sends items.
 func defineItems(name string, opts []Option, kind schema.Kind, in, up, out reflect.Type) *method {
 	m := defineMethod(name, opts, kind, in, up, out)
 	switch {
@@ -78,14 +78,14 @@ func (u *Upload[In, Up, Out]) Name() string { return u.m.name }
 // not be used after the handler has returned.
 type Receiver[Up any] struct {
 	r     itemReader
-	ctx   context.Context // handler's context
+	ctx   context.Context // context passed to the handler
 	req   *request
 	s     *hg.Stream
 	codec methodCodec
-	n     int // number of items received
+	n     int // number of items received so far
 }
 
-// begin initializes u to receive the items of the request r from the stream s.
+// begin initializes u to receive the items of r from s. c is the codec of the items.
 func (u *Receiver[Up]) begin(r *request, c methodCodec, s *hg.Stream) {
 	u.req, u.ctx, u.codec, u.s = r, r, c, s
 	u.r.hctx, u.r.maxItem = r.r.HG(), r.n.maxItem()
@@ -150,8 +150,8 @@ func (u *Receiver[Up]) SetTrailer(name, value string) error {
 	return err
 }
 
-// iterate returns an iterator that yields the results of receive up to and including the first
-// error. It does not yield io.EOF.
+// iterate returns an iterator that yields the results of receive. It ends after the first error,
+// which it yields unless it is io.EOF.
 func iterate[Item any](receive func() (Item, error)) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for {
@@ -227,7 +227,7 @@ func (d *Duplex[In, Up, Down]) Handle(
 	}, fn == nil)
 }
 
-// A typedDuplex is a request to a Duplex.
+// A typedDuplex is a request of a Duplex, at the target.
 type typedDuplex[In, Up, Down any] struct {
 	request
 	in In
@@ -261,7 +261,7 @@ func (u *Upload[In, Up, Out]) Handle(
 		if err == nil {
 			err = q.setAnswerMeta("", "")
 		}
-		q.endLent() // before the response is sent
+		q.endLent() // must happen before the response is sent
 		if err != nil {
 			return q.onFailure(err)
 		}
@@ -269,7 +269,7 @@ func (u *Upload[In, Up, Out]) Handle(
 	}, fn == nil)
 }
 
-// A typedUpload is a request to an Upload.
+// A typedUpload is a request of an Upload, at the target.
 type typedUpload[In, Up, Out any] struct {
 	request
 	in    In
@@ -283,14 +283,14 @@ func (q *typedUpload[In, Up, Out]) Report(c *inspect.Call) {
 	c.Flow = q.items.r.flow()
 }
 
-// A streamCall is a call of a Duplex or an Upload.
+// A streamCall is a call of a Duplex or an Upload, at the origin.
 type streamCall struct {
 	outgoingCall
-	f              *futureCall // nil if the Peer is the zero Peer
+	f              *futureCall // nil if the call was made on the zero Peer
 	codec          methodCodec
 	sendClosed     atomic.Bool // CloseSend or Close was called
-	err            error       // result of the last receive: nil, the error of the call, or io.EOF
-	headerReceived bool        // header has been received
+	err            error       // result of the last receive: nil, io.EOF, or the error of the call
+	headerReceived bool        // the header has been received
 	header         map[string]string
 }
 
@@ -306,7 +306,7 @@ func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 	k.f = begin(ctx, &k.outgoingCall)
 }
 
-// sendItem encodes and sends an item. item is a pointer.
+// sendItem encodes and sends the value to which item points, blocking while the window is full.
 func (k *streamCall) sendItem(item any) error {
 	switch {
 	case k.f == nil:
@@ -332,7 +332,8 @@ func (k *streamCall) closeSend() {
 	}
 }
 
-// receiveItem waits for the next item. The item is valid until the next call to receiveItem.
+// receiveItem waits for the next item and returns it in encoded form. It is valid until the next
+// call to receiveItem.
 func (k *streamCall) receiveItem() (b []byte, err error) {
 	if k.err != nil {
 		return nil, k.err
@@ -473,7 +474,7 @@ func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 	}
 	c.k.closeSend()
 	defer c.k.streams.closeUse()
-	if err = c.k.f.wait(context.Background()); err == nil { // not ctx: the call itself ends when ctx is done
+	if err = c.k.f.wait(context.Background()); err == nil { // not the caller's ctx, because the call itself ends when that is done
 		err = c.k.f.err
 	}
 	if err != nil {

@@ -16,26 +16,25 @@ import (
 )
 
 // Items are sent on a stream of their call. On the wire, an item is its length as a uvarint
-// followed by its bytes.
-//
-//	add ─► buf ─ full, after idle time, or posted ─► hg.Stream ─► window ─► hg.Stream ─► next: in place or copied
-//	        └─ add blocks while both buf and the window are full
+// followed by its bytes. The sender buffers items and writes them to the stream when a batch is
+// full, after an idle time, or in a callback that it has posted. It blocks while both the buffer
+// and the window are full.
 const (
 	// batchSize is the number of buffered bytes at which a batch is written. Items larger than
 	// batchSize are not split.
 	batchSize = 32 << 10
-	// sendAtOnceAfter is the idle time after which an item is written immediately, without waiting
-	// for more.
+	// sendAtOnceAfter is the idle time after which an item is written immediately instead of being
+	// buffered.
 	sendAtOnceAfter = 20 * time.Microsecond
-	// If at least busyBytes were added since the previous call to writeAdded, the next call is
-	// delayed by busyInterval.
+	// If at least busyBytes are added between two calls to writeAdded, the next call is delayed by
+	// busyInterval.
 	busyBytes    = 8 << 10
 	busyInterval = 500 * time.Microsecond
 	// maxRetainedBuffer is the maximum capacity, in bytes, of a buffer kept in the pool.
 	maxRetainedBuffer = 128 << 10
 )
 
-// An itemBuffer holds encoded items. An idle stream holds no itemBuffer.
+// An itemBuffer holds encoded items. A stream without buffered items holds no itemBuffer.
 type itemBuffer struct{ b []byte }
 
 // idleBuffers is a pool of empty buffers.
@@ -64,41 +63,42 @@ func encodeItem(c codec.Codec, item any) (b *itemBuffer, err error) {
 	return b, nil
 }
 
-// An itemWriter sends items on a stream. add must not be called concurrently. Methods of the stream
-// are called with mu held; they never call back into the itemWriter.
+// An itemWriter sends items on a stream. add must not be called concurrently. The stream's methods
+// are called with mu held and never call back into the itemWriter.
 type itemWriter struct {
 	hctx    *hg.Context
 	maxItem int64                           // maximum size of an encoded item in bytes
-	wait    func(ctx context.Context) error // waits until the stream may accept more bytes
-	// notifyDriver is called after writeAdded was posted, so that the context is driven soon.
+	wait    func(ctx context.Context) error // blocks until the stream may accept more bytes
+	// notifyDriver ensures that the context is driven soon. It is called after writeAdded was
+	// posted.
 	notifyDriver func()
 
 	mu     sync.Mutex // guards the fields below
-	stream *hg.Stream // nil until bind
-	// perAttempt is set if an error of the stream ends only the current attempt, because another
-	// attempt may follow.
+	stream *hg.Stream // nil until bind is called
+	// perAttempt is set if a failed stream ends only the current attempt, because another attempt
+	// may follow.
 	perAttempt     bool
-	callEnd        func() error // returns the error for add if the call has completed; may be nil
+	callEnd        func() error // if not nil, returns the error for add once the call has completed
 	closed         bool         // closeWrite was called
 	wrote          int64        // number of bytes written to the streams of all attempts
 	buf            *itemBuffer  // bytes to be written; nil if none
 	written        int          // number of bytes of buf already written
-	err            error        // error for all further items
-	writeAddedFunc func()       // w.writeAdded, to save an allocation
-	// writePending is set if writeAdded is about to be called. Items added until then are written
-	// together.
+	err            error        // error for all further calls to add
+	writeAddedFunc func()       // method value w.writeAdded, kept to save an allocation
+	// writePending is set while a call to writeAdded is posted. It will write all items added
+	// before it.
 	writePending bool
 	added        int           // number of bytes added since the last call to writeAdded
 	lastWrite    time.Duration // time of the last write, from hg.Context.Now
 	timer        *na.Op        // calls writeAdded; nil before its first use
 	items        int64         // number of items added
 	bytes        int64         // total size of the items added, in bytes
-	// blockedSince is the time at which add began to block, from hg.Context.Now, or 0 if it is not
-	// blocked.
+	// blockedSince is the time at which the blocked add began to block, from hg.Context.Now, or 0
+	// if none is blocked.
 	blockedSince time.Duration
 }
 
-// bind sets the stream to write to and writes buffered items.
+// bind sets the stream to which items are written, and writes the buffered ones.
 func (w *itemWriter) bind(s *hg.Stream) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +115,8 @@ func (w *itemWriter) pendingBytesLocked() int {
 	return len(w.buf.b) - w.written
 }
 
-// flushLocked writes as many buffered bytes as the stream accepts. The caller must hold w.mu.
+// flushLocked writes as many of the buffered bytes as the stream accepts. The caller must hold
+// w.mu.
 func (w *itemWriter) flushLocked() {
 	for w.stream != nil && w.err == nil && w.pendingBytesLocked() > 0 {
 		n, err := w.stream.Write(w.buf.b[w.written:])
@@ -147,15 +148,15 @@ func (w *itemWriter) closeWrite() {
 	w.flushLocked()
 }
 
-// onReady continues writing. The stream calls it when flow control permits more data.
+// onReady writes buffered items. The stream calls it when flow control permits more data.
 func (w *itemWriter) onReady() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.flushLocked()
 }
 
-// writeAdded writes the items added since the last write. At high data rates it is called by a
-// timer, and add only writes full batches.
+// writeAdded writes the items added since the last write. At high data rates a timer calls it, and
+// add writes only full batches.
 func (w *itemWriter) writeAdded() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +177,8 @@ func (w *itemWriter) writeAdded() {
 	}
 }
 
-// checkErrorLocked returns an error if no item can be added. The caller must hold w.mu.
+// checkErrorLocked returns the error for add if no item can be added, or nil. The caller must hold
+// w.mu.
 func (w *itemWriter) checkErrorLocked(ctx context.Context) error {
 	switch {
 	case w.err == errStreamOver:
@@ -198,8 +200,8 @@ var errStreamOver = hg.Errorf(ErrClosed,
 // errSendClosed is returned by add after closeWrite.
 var errSendClosed = hg.Errorf(ErrClosed, "qs: Send called after CloseSend or Close")
 
-// add adds the encoded item in b and frees b. It blocks while batchSize or more bytes are buffered,
-// until ctx is done.
+// add adds the encoded item in b and frees b. It blocks while at least batchSize bytes are
+// buffered, until ctx is done.
 func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	item := b.b
 	if int64(len(item)) > w.maxItem {
@@ -254,7 +256,7 @@ func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	return nil
 }
 
-// drain waits until fewer than limit bytes are buffered.
+// drain blocks until fewer than limit bytes are buffered. It returns an error if ctx is done first.
 func (w *itemWriter) drain(ctx context.Context, limit int) error {
 	for {
 		w.mu.Lock()
@@ -281,7 +283,7 @@ func (w *itemWriter) drain(ctx context.Context, limit int) error {
 	}
 }
 
-// stop makes every further add fail with err.
+// stop makes every later call to add return err.
 func (w *itemWriter) stop(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -315,13 +317,13 @@ type itemReader struct {
 	maxItem int64 // maximum size of an encoded item in bytes
 
 	mu       sync.Mutex // guards the fields up to lastActive and calls to stream.Next
-	stream   *hg.Stream // nil until bind
+	stream   *hg.Stream // nil until bind is called
 	received int64      // number of bytes returned by stream.Next
-	released int64      // number of received bytes that have been released
-	items    int64      // number of items in the bytes released
+	released int64      // number of received bytes in released chunks
+	items    int64      // number of items that end in released chunks
 	bytes    int64      // total size of these items in bytes
-	polls    int64      // number of calls to progress that found unreleased bytes
-	// lastActive is the time at which bytes were last released or arrived after a pause, from
+	polls    int64      // number of calls to progress while there were unreleased bytes
+	// lastActive is the last time at which bytes were released, or arrived after a pause, from
 	// hg.Context.Now.
 	lastActive time.Duration
 
@@ -332,17 +334,17 @@ type itemReader struct {
 	// part holds the beginning of an item that spans chunks, including its length prefix. It is nil
 	// if there is no such item.
 	part    *itemBuffer
-	partLen int // final length of part, or 0 if not yet known
+	partLen int // final length of part, or 0 if it is not yet known
 }
 
-// bind sets the stream to read from.
+// bind sets the stream from which items are read.
 func (r *itemReader) bind(s *hg.Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stream, r.lastActive = s, r.hctx.Now()
 }
 
-// onBytes is called by the stream when bytes arrive after a pause.
+// onBytes records that bytes have arrived. The stream calls it when bytes arrive after a pause.
 func (r *itemReader) onBytes() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -381,8 +383,8 @@ func (r *itemReader) releaseItem() {
 	}
 }
 
-// nextBuffered returns the next item if it lies entirely within the current chunk, or nil if next
-// has to be called instead. It does not lock r.mu.
+// nextBuffered returns the next item if the current chunk contains it entirely. Otherwise it
+// returns nil, and the caller must call next. It does not lock r.mu.
 func (r *itemReader) nextBuffered() []byte {
 	r.releaseItem()
 	if r.part != nil {
@@ -400,9 +402,9 @@ func (r *itemReader) nextBuffered() []byte {
 	return b[head:end:end]
 }
 
-// next returns the next item, which is valid until releaseItem or the next call to next. It does
-// not block. It returns hg.ErrAgain if the item has not arrived completely, io.EOF after the last
-// item, and otherwise the reason why the stream failed.
+// next returns the next item, which is valid until the next call to releaseItem or next. It does
+// not block. It returns hg.ErrAgain if the item has not arrived completely and io.EOF after the
+// last item. Otherwise the error is the reason why the stream failed.
 func (r *itemReader) next() ([]byte, error) {
 	for {
 		if item := r.nextBuffered(); item != nil {
@@ -427,7 +429,8 @@ func (r *itemReader) next() ([]byte, error) {
 	}
 }
 
-// check validates the length prefix of an item. Its arguments are the results of binary.Uvarint.
+// check returns an error if an item's length prefix is invalid. size and head are the results of
+// binary.Uvarint for the prefix.
 func (r *itemReader) check(size uint64, head int) error {
 	switch {
 	case head < 0:
@@ -439,8 +442,8 @@ func (r *itemReader) check(size uint64, head int) error {
 	return nil
 }
 
-// gather appends bytes of b, which must not be empty, to r.part. It returns the item once it is
-// complete, or nil.
+// gather appends bytes from b, which must not be empty, to r.part. It returns the item if it is
+// then complete, and nil otherwise.
 func (r *itemReader) gather(b []byte) (item []byte, err error) {
 	if r.part == nil {
 		r.part = takeBuffer()
@@ -484,8 +487,8 @@ func (r *itemReader) movedBytes() int64 {
 	return max(r.received, r.stream.Moved())
 }
 
-// progress returns a counter that increases with each byte received, and with each call while there
-// are unreleased bytes.
+// progress returns a counter that increases with each byte received, and with each call to progress
+// while there are unreleased bytes.
 func (r *itemReader) progress() int64 {
 	n := r.movedBytes()
 	r.mu.Lock()
@@ -496,7 +499,7 @@ func (r *itemReader) progress() int64 {
 	return n + r.polls
 }
 
-// flow returns a description of the stream for hg.Context.Calls.
+// flow returns a description of the stream, as reported by hg.Context.Calls.
 func (r *itemReader) flow() *inspect.Flow {
 	n := r.movedBytes()
 	r.mu.Lock()
@@ -508,7 +511,7 @@ func (r *itemReader) flow() *inspect.Flow {
 	return f
 }
 
-// brokenStream returns the error for a call of m whose stream failed with err.
+// brokenStream returns the error for a call of m to to whose stream failed with err.
 func brokenStream(m *method, to hg.Addr, err error) error {
 	if e, ok := err.(*hg.Error); ok {
 		err = fmt.Errorf("%s: %w", e.RPC, e.Err)

@@ -75,13 +75,13 @@ func LoadTLS(cert, key, ca string) (*tls.Config, error) {
 	return cfg, nil
 }
 
-// tlsFiles holds the contents of the files passed to LoadTLS: a certificate with its key, and
-// authorities. Either may be missing. The files may be replaced at any time.
+// tlsFiles holds the certificates loaded by LoadTLS: a certificate with its key, authorities, or
+// both. It reloads the files when they are replaced.
 type tlsFiles struct {
-	first *x509.CertPool // pool that LoadTLS stored in the configuration
+	first *x509.CertPool // pool of authorities that LoadTLS stored in the configuration
 
 	mu      sync.Mutex   // guards the fields below; held while files are read
-	log     *slog.Logger // logger of the Node opened last; nil means slog.Default()
+	log     *slog.Logger // logger of the Node that was opened last; nil means slog.Default()
 	pair    watchedFiles
 	cert    *tls.Certificate
 	ca      watchedFiles
@@ -90,14 +90,14 @@ type tlsFiles struct {
 
 // watchedFiles is a set of files that are reloaded together when one of them has changed.
 type watchedFiles struct {
-	what     string // description of the files for error messages
+	what     string // description of the files in error messages
 	paths    []string
 	lastInfo []os.FileInfo // state of the files when they were last read, even if reading failed
-	err      error         // error of the last read
+	err      error         // error of the last read, or nil
 	read     func() error
 }
 
-// load reads the files initially.
+// load reads the files for the first time.
 func (w *watchedFiles) load() error {
 	seen, err := w.statFiles()
 	if err != nil {
@@ -107,11 +107,12 @@ func (w *watchedFiles) load() error {
 	return w.read()
 }
 
-// reload reads the files if they have changed. It returns an error if the new files cannot be used.
+// reload reads the files if they have changed. It returns an error if their new contents are
+// invalid.
 func (w *watchedFiles) reload() error {
 	seen, err := w.statFiles()
 	if err != nil || slices.EqualFunc(seen, w.lastInfo, isSameFile) {
-		return nil // a file is being replaced, or none has changed
+		return nil // either a file is currently being replaced, or none has changed
 	}
 	w.lastInfo = seen
 	w.err = w.read()
@@ -130,8 +131,8 @@ func (w *watchedFiles) statFiles() (seen []os.FileInfo, err error) {
 	return seen, nil
 }
 
-// refresh reloads the files of w if they have changed, and logs an error if they cannot be used.
-// what is the subject of the log message.
+// refresh reloads the files of w if they have changed, and logs an error if they are invalid. what
+// is the subject of the log message.
 func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	f.mu.Lock()
 	err, log := w.reload(), f.log
@@ -145,7 +146,7 @@ func (f *tlsFiles) refresh(w *watchedFiles, what string) {
 	log.Warn("TLS: "+what+" replaced by an invalid one; keeping the last valid one", "error", err)
 }
 
-// Limits on waiting for the second file of a pair.
+// Limits on the time to wait for the second file of a pair.
 const (
 	// maxPairWait is the maximum time to wait for the second file of a pair, which is polled for
 	// every pairPollInterval.
