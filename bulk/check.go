@@ -7,15 +7,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// This file checks the fields that Spec and Stream have in common. The parameter named of is "Spec"
-// or "Stream" and is used in error messages.
+// This file validates the fields that Spec and Stream have in common. The parameter named of is
+// "Spec" or "Stream", for error messages.
 
-// invalidError returns an error that matches hg.ErrInvalid.
+// invalidError returns an error that matches hg.ErrInvalid, for a transfer in direction dir.
 func invalidError(dir Dir, format string, args ...any) error {
 	return fmt.Errorf("bulk: %v: %w", dir, na.WithText(hg.ErrInvalid, fmt.Sprintf(format, args...)))
 }
 
-// checkChunks validates chunk and window and applies their defaults.
+// checkChunks validates *chunk and *window, and replaces zero values with the defaults.
 func checkChunks(of string, dir Dir, chunk *int64, window *int) error {
 	switch {
 	case *chunk < 0 || *chunk > 0 && *chunk < minChunk:
@@ -32,8 +32,8 @@ func checkChunks(of string, dir Dir, chunk *int64, window *int) error {
 	return nil
 }
 
-// checkRemote checks that remote permits a transfer in direction dir. It returns the address of the
-// memory's owner, which is peer if set and otherwise the address that remote is bound to.
+// checkRemote returns an error unless remote permits a transfer in direction dir. Otherwise it
+// returns the owner's address, which is peer if set, or else the address to which remote is bound.
 func checkRemote(of string, dir Dir, remote *Handle, peer na.Addr) (na.Addr, error) {
 	need := ReadOnly
 	if dir == Push {

@@ -6,14 +6,14 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// chunkOps holds the operations for the first DefaultWindow chunks in flight of a transfer.
+// A chunkOps holds the operations of the first DefaultWindow chunks that a transfer has in flight.
 type chunkOps struct{ ops [DefaultWindow]na.Op }
 
-// chunkOpsPool holds chunkOps for reuse.
+// chunkOpsPool is a pool of unused chunkOps.
 var chunkOpsPool = sync.Pool{New: func() any { return new(chunkOps) }}
 
-// release returns c to the pool. Its operations must be idle. Their references are cleared so that
-// the pool does not keep memory reachable.
+// release returns c to the pool. No operation may be in flight. release clears the references held
+// by the operations, so that the pool does not keep memory reachable.
 func (c *chunkOps) release() {
 	for i := range c.ops {
 		c.ops[i].InitStep(nil, nil, nil)

@@ -29,7 +29,7 @@ func (e *Error) Error() string {
 		prep = "to"
 	}
 	peer := e.Peer.Label()
-	if e.Peer.IsZero() { // an adapter for local memory
+	if e.Peer.IsZero() { // an adapter of a local handle
 		peer = "local memory"
 	}
 	cause := e.Err
@@ -43,7 +43,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("bulk: %v %s %s: %v%s (moved %d of %d bytes)", e.Dir, prep, peer, cause, after, e.Moved, e.Size)
 }
 
-// roundDuration returns the unit to which to round d so that about three digits remain.
+// roundDuration returns the unit to which d must be rounded to keep about three digits.
 func roundDuration(d time.Duration) time.Duration {
 	r := time.Nanosecond
 	for d/r >= 1000 {
@@ -58,8 +58,8 @@ func (e *Error) Unwrap() error { return e.Err }
 // Timeout reports whether the underlying cause is a timeout.
 func (e *Error) Timeout() bool { return errors.Is(e.Err, os.ErrDeadlineExceeded) }
 
-// contextError adds the cause of ctx to err if err is a cancellation and ctx is done. If the
-// deadline of ctx has passed, the returned error matches hg.ErrTimeout instead of hg.ErrCanceled.
+// contextError returns err with the cause of ctx added, if err is a cancellation and ctx is done.
+// If the deadline of ctx has passed, the result matches hg.ErrTimeout instead of hg.ErrCanceled.
 func contextError(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil || na.CodeOf(err) != hg.ErrCanceled:

@@ -19,11 +19,9 @@ type FileOptions struct {
 	Offset, Length int64
 }
 
-// A File is a file, or a part of one, mapped into memory so that its bytes can be moved without
-// being copied.
-//
-//	MapFile ─► File ── Create ─► Handle … its Close completes ─┐
-//	             └── Close ────────────────────────────────────┴─► unmapped, when both have
+// A File is a file, or a part of one, that is mapped into memory so that its bytes can be moved
+// without being copied. Create returns handles to the mapped memory. The file is unmapped after
+// Close, once every handle has been closed.
 //
 // If the file is truncated while it is mapped, transfers that touch the missing pages fail with
 // na.ErrFault on both sides. Nothing else fails, and the rest of the last page reads as zeros.
@@ -35,7 +33,7 @@ type File struct {
 	pages mapping // whole pages that contain data
 
 	mu     sync.Mutex // guards the fields below
-	refs   int        // open handles and calls in progress, plus 1 until Close
+	refs   int        // number of open handles and calls in progress, plus 1 until Close is called
 	closed bool
 }
 
@@ -114,8 +112,7 @@ func (f *File) Close() error {
 	return f.release()
 }
 
-// acquire keeps the file mapped until the matching release. op names the operation in the error
-// text.
+// acquire keeps the file mapped until release is called. op names the operation in error messages.
 func (f *File) acquire(op string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +123,7 @@ func (f *File) acquire(op string) error {
 	return nil
 }
 
-// release undoes one acquire, and unmaps the file when no reference remains.
+// release undoes one call to acquire. It unmaps the file when no reference remains.
 func (f *File) release() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// mapping is a range of whole file pages in memory. It is nil if the range is empty.
+// A mapping is a range of whole pages of a file, mapped into memory. It is nil if the range is
+// empty.
 type mapping []byte
 
 // mapFile maps the pages that contain the part of f selected by opts. It returns all mapped pages
@@ -40,7 +41,7 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	}
 	switch failed {
 	case nil:
-	// Files in /sys, and file systems without a page cache.
+	// The file is in /sys, or its file system has no page cache.
 	case unix.ENODEV, unix.EINVAL, unix.ENOSYS, unix.EOPNOTSUPP:
 		return nil, nil, na.WithText(na.ErrUnsupported,
 			fmt.Sprintf("the file system does not support mapping: %v", failed))
@@ -50,7 +51,7 @@ func mapFile(f *os.File, opts FileOptions) (mapping, []byte, error) {
 	return raw, raw[before:n:n], nil
 }
 
-// sync writes modified pages to disk and waits for the writes to complete.
+// sync writes modified pages to disk and blocks until they have been written.
 func (m mapping) sync() error {
 	if m == nil {
 		return nil

@@ -62,16 +62,16 @@ type Handle struct {
 	onClosed  func()       // called when Close has completed; may be nil
 }
 
-// handleState holds the token of a Handle behind two pointers, so that it is not printed. When
-// package fmt formats a struct that contains a Handle, it may bypass the Handle's methods and print
-// every field, but it follows only one level of pointers.
+// A handleState holds the token of a Handle. It keeps the token behind two pointers, so that the
+// token is not printed. When package fmt formats a struct that contains a Handle, it may print
+// every field without calling the Handle's methods, but it follows only one level of pointers.
 type handleState struct {
 	mem   *na.Mem // nil for a remote handle
 	key   *na.Key
-	moved atomic.Int64 // bytes that this process has moved with a remote handle
+	moved atomic.Int64 // number of bytes that this process has moved with a remote handle
 }
 
-// mem returns the memory of this process, or nil for a remote handle.
+// mem returns the memory of a local handle, or nil for a remote handle.
 func (h *Handle) mem() *na.Mem {
 	if h.state == nil {
 		return nil
@@ -79,7 +79,7 @@ func (h *Handle) mem() *na.Mem {
 	return h.state.mem
 }
 
-// key returns the handle's key, or the zero Key for the zero Handle.
+// key returns the key that grants access to the memory, or the zero Key for the zero Handle.
 func (h *Handle) key() na.Key {
 	if h.state == nil {
 		return na.Key{}
@@ -118,7 +118,7 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 	h := &Handle{hctx: hctx, state: &handleState{mem: mem, key: &key}, eager: opts.Eager}
 	switch {
 	case !opts.Peer.IsZero():
-		h.eager = -1 // otherwise every process that receives the handle would have the data
+		h.eager = -1 // if the data traveled with the handle, every process that receives the handle would have it
 	case h.eager == 0:
 		h.eager = DefaultEager
 	}
@@ -232,7 +232,7 @@ func (h *Handle) CloseWait(ctx context.Context) error {
 	return nil
 }
 
-// Constants of the encoded form, which docs/internals/WIRE.md describes.
+// Constants of the encoded form, which is described in docs/internals/WIRE.md.
 const (
 	wireVersion  = 4
 	headSize     = 3 // version, flags, number of extension fields
@@ -241,8 +241,8 @@ const (
 	flagChunkRef = 4
 	chunkRefSize = 4 + 2
 
-	fieldSize      = 8   // size in bytes of an extension field of a later release; these fields follow the key
-	mustUnderstand = 128 // bit in the number of fields: a process that does not know them must reject the handle
+	fieldSize      = 8   // size in bytes of an extension field added by a later release; extension fields follow the key
+	mustUnderstand = 128 // bit set in the number of fields if a process that does not know them must reject the handle
 )
 
 // MarshalBinary encodes the handle for sending inside an RPC. A process that has the encoded bytes

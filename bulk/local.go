@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// copyAt copies len(p) bytes from mem at offset off to p if dir is Pull, and from p to mem if dir
-// is Push. The caller must have acquired mem.
+// copyAt copies len(p) bytes at offset off of mem to p if dir is Pull, and from p if dir is Push.
+// The caller must have acquired mem.
 func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 	var room [8][]byte
 	all := mem.Slices(room[:0], off, int64(len(p)))
@@ -26,8 +26,8 @@ func copyAt(dir Dir, mem *na.Mem, off int64, p []byte) error {
 	return nil
 }
 
-// copyLocal is like copyAt, for the memory of a local handle. It fails with hg.ErrClosed if the
-// handle is closed.
+// copyLocal is like copyAt, for the memory of h, which must be a local handle. It fails with
+// hg.ErrClosed if h is closed.
 func (h *Handle) copyLocal(dir Dir, off int64, p []byte) error {
 	mem := h.mem()
 	if !mem.Acquire() {

@@ -14,7 +14,7 @@ import (
 type Reader struct {
 	window  window
 	chunks  pieces.Reader
-	current *streamChunk // chunk that chunks reads from; nil before the first
+	current *streamChunk // chunk that chunks reads from; nil before the first Read
 }
 
 var (
@@ -40,7 +40,7 @@ func (r *Reader) Read(p []byte) (int, error) { return r.chunks.Read(p) }
 // Stream.
 func (r *Reader) WriteTo(to io.Writer) (int64, error) { return r.chunks.WriteTo(to) }
 
-// nextChunk recycles the current chunk, refills the window, and waits for the next chunk in order.
+// nextChunk reuses the current chunk, starts further chunks, and waits for the next chunk in order.
 func (r *Reader) nextChunk() ([]byte, error) {
 	if r.current != nil {
 		r.window.releaseChunk(r.current)
@@ -60,7 +60,7 @@ func (r *Reader) nextChunk() ([]byte, error) {
 	return p.buf[:p.n], r.fillWindow()
 }
 
-// fillWindow starts chunks until the window is full or all bytes have been requested.
+// fillWindow starts chunks until the window is full or all bytes have been requested from the peer.
 func (r *Reader) fillWindow() error {
 	for left := r.window.remaining(); left > 0; left = r.window.remaining() {
 		p, err := r.window.acquireChunk()

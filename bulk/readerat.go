@@ -48,7 +48,8 @@ func (r *ReaderAt) ReadAt(p []byte, off int64) (int, error) {
 	return len(p), end
 }
 
-// pull moves len(p) bytes at offset off into p with a single transfer and waits for it to complete.
+// pull moves len(p) bytes at offset off into p. It uses a single transfer and waits for it to
+// complete.
 func (r *ReaderAt) pull(p []byte, off int64) error {
 	if r.flow.ctx.Err() != nil {
 		return hg.ErrCanceled

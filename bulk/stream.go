@@ -64,14 +64,14 @@ func newFlow(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) (flow, er
 	return flow{Stream: s, dir: dir, ctx: ctx, hctx: hctx, request: requestOf(ctx)}, s.normalize(dir)
 }
 
-// A streamChunk is one buffer of a Reader, ReaderAt or Writer, together with the transfer that
-// fills or empties it.
+// A streamChunk is a buffer of a Reader, ReaderAt or Writer, together with the transfer that fills
+// it from the handle or writes it to the handle.
 type streamChunk struct {
 	buf    []byte
 	handle *Handle // handle to buf; nil if the stream accesses local memory
-	n      int     // bytes of buf in use
-	op     *Op     // last transfer; nil if the stream accesses local memory
-	err    error   // outcome of op; valid once done is set
+	n      int     // number of bytes of buf in use
+	op     *Op     // most recent transfer; nil if the stream accesses local memory
+	err    error   // error of that transfer, or nil; valid once done is set
 	done   atomic.Bool
 }
 
@@ -86,8 +86,8 @@ func (f *flow) newChunk(buf []byte) (*streamChunk, error) {
 	return p, err
 }
 
-// startTransfer starts moving the first p.n bytes of p to or from offset off. If the stream
-// accesses local memory, the bytes are copied before startTransfer returns.
+// startTransfer starts moving the first p.n bytes of p from or to offset off of the handle. If the
+// handle is local, startTransfer copies the bytes before it returns.
 func (f *flow) startTransfer(p *streamChunk, off int64) (err error) {
 	p.err = nil
 	p.done.Store(false)
@@ -107,7 +107,7 @@ func (f *flow) startTransfer(p *streamChunk, off int64) (err error) {
 	return err
 }
 
-// waitUntil drives Progress and Trigger until over reports true or ctx is done.
+// waitUntil drives Progress and Trigger until over returns true or ctx is done.
 func (f *flow) waitUntil(ctx context.Context, over func() bool) error {
 	switch err := f.hctx.Wait(ctx, over); {
 	case err == nil || over():
@@ -118,11 +118,11 @@ func (f *flow) waitUntil(ctx context.Context, over func() bool) error {
 	return na.WithText(hg.ErrClosed, "the context is closed")
 }
 
-// wrapError returns an *Error for a stream that failed with err after moved bytes. The error
-// includes the cause of the stream's context if that context is done.
+// wrapError returns err, with which the stream failed after moved bytes, as an *Error. If the
+// stream's context is done, the error includes its cause.
 func (f *flow) wrapError(moved int64, err error) error {
 	var took time.Duration
-	if e, ok := err.(*Error); ok { // the error of one chunk
+	if e, ok := err.(*Error); ok { // err is the error of one chunk
 		took, err = e.Took, e.Err
 	}
 	return &Error{Dir: f.dir, Peer: f.Peer, Took: took, Moved: moved, Size: f.Size, Err: contextError(f.ctx, err)}

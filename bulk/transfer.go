@@ -62,14 +62,12 @@ type Spec struct {
 // A DoneFunc is called with the outcome of a transfer. It runs once, in Trigger.
 type DoneFunc func(op *Op, err error)
 
-// An Op is a transfer in flight. The transfer is split into chunks. When a chunk completes, the
-// next one is started.
+// An Op is a transfer in flight. The transfer is split into chunks, of which at most Spec.Window
+// are in flight at a time. When a chunk completes, the next one is started. When no chunk is left,
+// done is called. Cancel cancels the chunks in flight and prevents further ones from being started.
 //
-//	Transfer ─► chunk chunk chunk … (Window at a time) ─ each completes ─► the next, or, when none is left, done
-//	Cancel ───► every chunk in flight is canceled, none is started
-//
-// An Op is bound to the session in which its first chunk completed. When that session is lost, the
-// transfer fails with ErrPeerLost, even if another process listens at the address by then.
+// An Op is bound to the session in which its first chunk completed. If that session is lost, the
+// transfer fails with ErrPeerLost, even if another process is then listening at the same address.
 type Op struct {
 	hctx      *hg.Context
 	spec      Spec
@@ -81,28 +79,28 @@ type Op struct {
 
 	mu         sync.Mutex     // guards the fields below
 	phase      fsmcheck.State // set by setPhaseLocked
-	boundPeer  na.Addr        // peer, bound to its session once a chunk has completed
-	nextOffset int64          // offset of the first chunk not yet started
-	inFlight   int            // number of chunks started and not completed
-	err        error          // first error
-	// firstOps holds the operations of the first DefaultWindow chunks in flight. It is nil once no
+	boundPeer  na.Addr        // peer; bound to its session once a chunk has completed
+	nextOffset int64          // offset of the next chunk to start
+	inFlight   int            // number of chunks started and not yet completed
+	err        error          // first error, or nil
+	// firstOps holds the operations of the first DefaultWindow chunks in flight. It is nil if no
 	// chunk is in flight.
 	firstOps   *chunkOps
-	moreOps    []*na.Op // further operations, if Window is larger
-	opsUsed    int      // number of operations used in firstOps and moreOps
-	reported   int64    // value of moved passed to the last OnProgress
+	moreOps    []*na.Op // operations of further chunks, if Window is larger
+	opsUsed    int      // number of operations in use, in firstOps and moreOps
+	reported   int64    // moved as passed to the last call of OnProgress
 	taskQueued bool     // task is queued or running
 	task       func()   // runTask as a method value; runs in Trigger
 }
 
-// requestInfo identifies the request in whose handler a transfer was started. It is zero if there
-// is none.
+// A requestInfo identifies the request whose handler started a transfer. It is zero if the transfer
+// was not started by a handler.
 type requestInfo struct {
-	id  uint64 // as in inspect.Call
+	id  uint64 // request ID, as in inspect.Call
 	rpc string
 }
 
-// requestOf returns the request that ctx belongs to.
+// requestOf returns the requestInfo of the request to which ctx belongs.
 func requestOf(ctx context.Context) (of requestInfo) {
 	of.id, of.rpc = hghook.RequestOf(ctx)
 	return of
@@ -112,9 +110,8 @@ func requestOf(ctx context.Context) (of requestInfo) {
 const (
 	opNew      fsmcheck.State = iota
 	opMoving                  // chunks are in flight
-	opStopping                // canceled or failed: chunks are still in flight, but no more are started
-	// In opMoved no chunk is in flight. The transfer waits for Trigger, and for OnProgress to
-	// return.
+	opStopping                // canceled or failed; chunks are still in flight, but no more are started
+	// No chunk is in flight. The transfer waits for Trigger to call OnProgress and done.
 	opMoved
 	opDone // done is running or has returned
 )
@@ -129,7 +126,7 @@ var opPhases = fsmcheck.New("transfer",
 		opDone:     {},
 	})
 
-// setPhaseLocked moves the transfer to phase next.
+// setPhaseLocked changes the phase of the transfer to next. The caller must hold op.mu.
 func (op *Op) setPhaseLocked(next fsmcheck.State) {
 	opPhases.Move(op.phase, next)
 	op.phase = next
@@ -148,7 +145,7 @@ func Transfer(hctx *hg.Context, spec Spec, done DoneFunc) (*Op, error) {
 	return transfer(hctx, spec, requestInfo{}, done)
 }
 
-// transfer is like Transfer, but records of as the request on whose behalf the transfer runs.
+// transfer is like Transfer. of is the request on whose behalf the transfer is made.
 func transfer(hctx *hg.Context, spec Spec, of requestInfo, done DoneFunc) (*Op, error) {
 	peer, err := spec.normalize()
 	if err != nil {
@@ -160,7 +157,7 @@ func transfer(hctx *hg.Context, spec Spec, of requestInfo, done DoneFunc) (*Op, 
 	if hctx.NA().Closing() {
 		return refused(na.WithText(hg.ErrClosed, "the context is closed"))
 	}
-	if !spec.Local.mem().Acquire() { // released by complete, or below on error
+	if !spec.Local.mem().Acquire() { // released by complete, or below if an error is returned
 		return refused(na.WithText(hg.ErrClosed, "the local handle is closed"))
 	}
 	op := &Op{hctx: hctx, spec: spec, peer: peer, boundPeer: peer, done: done, request: of, startedAt: hctx.Now()}
@@ -189,7 +186,7 @@ func transfer(hctx *hg.Context, spec Spec, of requestInfo, done DoneFunc) (*Op, 
 	return op, nil
 }
 
-// normalize applies the defaults, validates s, and returns the owner of the remote memory.
+// normalize validates s, sets its defaults, and returns the owner of the remote memory.
 func (s *Spec) normalize() (peer na.Addr, err error) {
 	invalid := func(format string, args ...any) (na.Addr, error) {
 		return na.Addr{}, invalidError(s.Dir, format, args...)
@@ -218,8 +215,8 @@ func (s *Spec) normalize() (peer na.Addr, err error) {
 	return checkRemote("Spec", s.Dir, s.Remote, s.Peer)
 }
 
-// copyEagerLocked performs a transfer that does not involve the peer: one of 0 bytes, or a pull of
-// data that traveled with the handle.
+// copyEagerLocked performs a transfer that needs no communication with the peer: one of 0 bytes, or
+// a pull of data that was sent along with the handle. The caller must hold op.mu.
 func (op *Op) copyEagerLocked() {
 	s := &op.spec
 	if s.Size > 0 {
@@ -232,13 +229,14 @@ func (op *Op) copyEagerLocked() {
 	op.endMovingLocked()
 }
 
-// endMovingLocked is called once no chunk is in flight and no more will be started.
+// endMovingLocked enters phase opMoved. It must be called once no chunk is in flight and no more
+// will be started. The caller must hold op.mu.
 func (op *Op) endMovingLocked() {
 	op.setPhaseLocked(opMoved)
 	op.queueTaskLocked()
 }
 
-// newChunkOpLocked returns an operation that has not been used yet.
+// newChunkOpLocked returns an unused operation, ready to start a chunk. The caller must hold op.mu.
 func (op *Op) newChunkOpLocked() *na.Op {
 	i := op.opsUsed
 	op.opsUsed++
@@ -247,7 +245,7 @@ func (op *Op) newChunkOpLocked() *na.Op {
 	return nop
 }
 
-// chunkOp returns operation i, counting those in firstOps before those in moreOps.
+// chunkOp returns the operation with index i. The operations in moreOps follow those in firstOps.
 func (op *Op) chunkOp(i int) *na.Op {
 	if i < len(op.firstOps.ops) {
 		return &op.firstOps.ops[i]
@@ -259,7 +257,7 @@ func (op *Op) chunkOp(i int) *na.Op {
 	return op.moreOps[i]
 }
 
-// startChunkLocked starts the next chunk using nop.
+// startChunkLocked starts the next chunk, with nop as its operation. The caller must hold op.mu.
 func (op *Op) startChunkLocked(nop *na.Op) error {
 	s := &op.spec
 	n := min(s.Chunk, s.Size-op.nextOffset)
@@ -277,7 +275,8 @@ func (op *Op) startChunkLocked(nop *na.Op) error {
 	return err
 }
 
-// failLocked records err if it is the first error, and cancels the chunks in flight.
+// failLocked records err if it is the first error, and cancels the chunks in flight. The caller
+// must hold op.mu.
 func (op *Op) failLocked(err error) {
 	if op.err == nil {
 		op.err = err
@@ -285,7 +284,8 @@ func (op *Op) failLocked(err error) {
 	op.cancelChunksLocked()
 }
 
-// cancelChunksLocked cancels the chunks in flight and prevents further ones from starting.
+// cancelChunksLocked cancels the chunks in flight and prevents further ones from being started. The
+// caller must hold op.mu.
 func (op *Op) cancelChunksLocked() {
 	if op.phase == opMoving {
 		op.setPhaseLocked(opStopping)
@@ -297,7 +297,8 @@ func (op *Op) cancelChunksLocked() {
 	})
 }
 
-// onChunkDone is the callback of a chunk. It runs in Trigger and starts the next chunk, if any.
+// onChunkDone handles the completion of a chunk and starts the next chunk, if any. It runs in
+// Trigger.
 func onChunkDone(nop *na.Op, r na.Result) (ran int) {
 	op := nop.Data().(*Op)
 	op.mu.Lock()
@@ -310,7 +311,7 @@ func onChunkDone(nop *na.Op, r na.Result) (ran int) {
 			op.queueTaskLocked()
 		}
 		if !r.Addr.IsZero() {
-			op.boundPeer = r.Addr // bound to the session, so that a process that replaces the peer receives no chunk
+			op.boundPeer = r.Addr // a process that later replaces the peer must not receive a chunk
 		}
 	} else {
 		op.failLocked(r.Err)
@@ -328,13 +329,14 @@ func onChunkDone(nop *na.Op, r na.Result) (ran int) {
 	return 0
 }
 
-// hasProgressLocked reports whether OnProgress must be called because bytes were moved since its
-// last call.
+// hasProgressLocked reports whether bytes have been moved that have not been reported to
+// OnProgress. It returns false if OnProgress is nil. The caller must hold op.mu.
 func (op *Op) hasProgressLocked() bool {
 	return op.spec.OnProgress != nil && op.moved.Load() != op.reported
 }
 
-// queueTaskLocked queues runTask, unless it is already queued or running.
+// queueTaskLocked queues runTask unless it is already queued or running. The caller must hold
+// op.mu.
 func (op *Op) queueTaskLocked() {
 	if !op.taskQueued {
 		op.taskQueued = true
@@ -342,8 +344,8 @@ func (op *Op) queueTaskLocked() {
 	}
 }
 
-// runTask calls OnProgress at most once. Once all chunks are complete and all progress has been
-// reported, it calls done.
+// runTask runs in Trigger. It calls OnProgress if there is new progress to report. Once all chunks
+// have completed and all progress has been reported, it calls done.
 func (op *Op) runTask() {
 	op.mu.Lock()
 	if op.hasProgressLocked() {
@@ -359,9 +361,9 @@ func (op *Op) runTask() {
 	op.complete(err)
 }
 
-// callOnProgressLocked calls OnProgress with op.mu released, and reacquires it afterward. If
-// OnProgress panics or calls runtime.Goexit, op.mu is released and the next Trigger continues the
-// transfer.
+// callOnProgressLocked calls OnProgress, releasing op.mu for the duration of the call. If
+// OnProgress panics or calls runtime.Goexit, op.mu is left unlocked, and the next Trigger continues
+// the transfer. The caller must hold op.mu.
 func (op *Op) callOnProgressLocked() {
 	moved := op.moved.Load()
 	op.reported = moved
@@ -378,8 +380,8 @@ func (op *Op) callOnProgressLocked() {
 	returned = true
 }
 
-// finishTaskLocked completes a run of the task that did not call done, and queues the task again if
-// work remains.
+// finishTaskLocked marks the task as no longer running, and queues it again if there is work left.
+// The caller must hold op.mu.
 func (op *Op) finishTaskLocked() {
 	op.taskQueued = false
 	if op.hasProgressLocked() || op.phase == opMoved {
@@ -387,8 +389,8 @@ func (op *Op) finishTaskLocked() {
 	}
 }
 
-// finishLocked enters the last phase and returns the cause of the transfer's failure, or nil if it
-// succeeded.
+// finishLocked enters phase opDone. It returns the error with which the transfer failed, or nil.
+// The caller must hold op.mu.
 func (op *Op) finishLocked() error {
 	op.setPhaseLocked(opDone)
 	if op.err == nil && op.moved.Load() < op.spec.Size {
@@ -412,7 +414,7 @@ func (op *Op) complete(err error) {
 	}
 }
 
-// observeEnd reports the completed transfer to Config.Observe.
+// observeEnd reports the completion of the transfer to Config.Observe.
 func (op *Op) observeEnd(err error, took time.Duration) {
 	e := inspect.Event{
 		Kind: inspect.EventTransfer, RPC: op.spec.Dir.String(), Of: op.request.rpc, Peer: op.peer,
@@ -429,7 +431,7 @@ func (op *Op) observeEnd(err error, took time.Duration) {
 	hghook.Observe(op.hctx, e)
 }
 
-// trackedOp is an Op as listed by hg.Context.Calls.
+// A trackedOp is an Op as reported by hg.Context.Calls.
 type trackedOp Op
 
 // Inspect implements hghook.Tracked.

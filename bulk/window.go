@@ -7,25 +7,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A window manages the chunks of a Reader or a Writer.
+// A window manages the chunks of a Reader or a Writer. acquireChunk returns an unused chunk, which
+// a Writer fills. startChunk starts the chunk's transfer, waitOldest waits for the transfer to
+// complete, and releaseChunk makes the chunk available for reuse.
 //
-//	free ─ acquireChunk ─► filled (Writer) ─ startChunk ─► inFlight ─ waitOldest ─► read (Reader) ─ releaseChunk ─► free
-//
-// An error, Close or cancellation of ctx halts the window. Halting cancels every chunk in flight
-// and wakes a goroutine blocked in waitOldest. No chunk is started afterward.
+// An error, close, or cancellation of ctx halts the window. This cancels every chunk in flight and
+// wakes a goroutine blocked in waitOldest. No chunk is started afterward.
 type window struct {
 	flow
-	detach func() bool // unregisters halt from ctx
+	detach func() bool // prevents ctx from halting the window
 
 	mu         sync.Mutex     // guards the fields below; not held while waitOldest waits
-	inFlight   []*streamChunk // chunks started and not yet removed by waitOldest, oldest first
+	inFlight   []*streamChunk // chunks started and not yet returned by waitOldest, oldest first
 	free       []*streamChunk
-	nextOffset int64 // offset of the first byte not yet started
-	delivered  int64 // bytes in chunks returned by waitOldest
-	err        error // reason w was halted; nil if it was not
+	nextOffset int64 // offset of the first byte for which no transfer has been started
+	delivered  int64 // number of bytes in chunks returned by waitOldest
+	err        error // error with which the window was halted, or nil
 }
 
-// init initializes w and registers halt with ctx.
+// init initializes w and arranges for ctx to halt it.
 func (w *window) init(ctx context.Context, hctx *hg.Context, dir Dir, s Stream) (err error) {
 	if w.flow, err = newFlow(ctx, hctx, dir, s); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (w *window) acquireChunk() (*streamChunk, error) {
 	return p, nil
 }
 
-// startChunk starts the transfer of p at the next offset, unless w has been halted.
+// startChunk starts the transfer of p at the next offset. It has no effect if w has been halted.
 func (w *window) startChunk(p *streamChunk) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,15 +72,15 @@ func (w *window) startChunk(p *streamChunk) {
 	w.nextOffset += int64(p.n)
 }
 
-// remaining returns the number of bytes not yet started.
+// remaining returns the number of bytes for which no transfer has been started.
 func (w *window) remaining() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.Size - w.nextOffset
 }
 
-// waitOldest waits for the oldest chunk in flight and removes it. It returns nil if no chunk is in
-// flight.
+// waitOldest waits for the oldest chunk in flight to complete, removes it from the window, and
+// returns it. It returns nil if no chunk is in flight.
 func (w *window) waitOldest() (*streamChunk, error) {
 	w.mu.Lock()
 	if len(w.inFlight) == 0 || w.err != nil {
@@ -89,7 +89,7 @@ func (w *window) waitOldest() (*streamChunk, error) {
 	}
 	p := w.inFlight[0]
 	w.mu.Unlock()
-	err := w.waitUntil(w.ctx, p.done.Load) // halt cancels the transfer, which then completes
+	err := w.waitUntil(w.ctx, p.done.Load) // halt cancels the transfer, which ends the wait
 	if err == nil {
 		err = p.err
 	}
@@ -106,14 +106,14 @@ func (w *window) waitOldest() (*streamChunk, error) {
 	return p, nil
 }
 
-// releaseChunk keeps p for reuse.
+// releaseChunk makes p available to acquireChunk.
 func (w *window) releaseChunk(p *streamChunk) {
 	w.mu.Lock()
 	w.free = append(w.free, p)
 	w.mu.Unlock()
 }
 
-// halt records err if it is the first error, and cancels the chunks in flight. It does not block.
+// halt cancels the chunks in flight and records err, unless w is already halted. It does not block.
 func (w *window) halt(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +136,7 @@ func (w *window) haltLocked(err error) {
 }
 
 // haltErr returns the error with which w was halted, or nil if it was not. If ctx is done, haltErr
-// halts w first.
+// first halts w.
 func (w *window) haltErr() error {
 	if w.ctx.Err() != nil {
 		w.halt(hg.ErrCanceled)

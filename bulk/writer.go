@@ -16,7 +16,7 @@ import (
 type Writer struct {
 	window   window
 	chunks   pieces.Writer
-	current  *streamChunk // chunk being filled, up to current.n
+	current  *streamChunk // chunk being filled; its first n bytes are in use
 	closed   bool
 	closeErr error // result of the first Close
 }
@@ -47,8 +47,8 @@ func (w *Writer) Write(p []byte) (n int, err error) { return w.chunks.Write(p) }
 // buffers.
 func (w *Writer) ReadFrom(from io.Reader) (int64, error) { return w.chunks.ReadFrom(from) }
 
-// nextSpace returns the buffer for the next bytes, which is empty if the handle is full. It blocks
-// while the window is full.
+// nextSpace returns a buffer for the bytes to be written next. It is empty if the handle is full.
+// nextSpace blocks while the window is full.
 func (w *Writer) nextSpace() (_ []byte, err error) {
 	if err := w.window.haltErr(); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (w *Writer) nextSpace() (_ []byte, err error) {
 }
 
 // commit records that the first n bytes of the buffer returned by nextSpace have been filled. If
-// that completes the chunk or reaches the end of the handle, commit starts the chunk.
+// this fills the chunk or reaches the end of the handle, commit starts the chunk's transfer.
 func (w *Writer) commit(n int) error {
 	w.current.n += n
 	if int64(w.current.n) < min(int64(len(w.current.buf)), w.window.remaining()) {

@@ -21,8 +21,8 @@ type connectError struct {
 	Details []connectDetail `json:"details,omitempty"`
 }
 
-// A connectDetail is an error detail: a Protocol Buffers message, with its contents as JSON in
-// Debug.
+// A connectDetail is one detail of a connectError. It is a Protocol Buffers message in Value, with
+// the same contents as JSON in Debug.
 type connectDetail struct {
 	Type  string          `json:"type"`
 	Value string          `json:"value"` // base64 without padding
@@ -32,7 +32,7 @@ type connectDetail struct {
 // Message types of error details.
 const (
 	// outcomeType is the type of message Outcome { string fate = 1; uint32 code = 2; }. The fate is
-	// not_run, may_have_run or ran. The code is one of package qs.
+	// not_run, may_have_run or ran. The code is an error code of package qs.
 	outcomeType = "quicksilver.v1.Outcome"
 	// detailType is the type of message Detail { string json = 1; }, which holds the detail
 	// attached by the handler.
@@ -47,7 +47,7 @@ var httpStatuses = map[string]int{
 	"permission_denied": 403, "resource_exhausted": 429, "aborted": 409, "unimplemented": 501, "internal": 500, "unavailable": 503, "data_loss": 500,
 }
 
-// connectCode returns the Connect error code for a code of package qs.
+// connectCode returns the code of the Connect protocol that corresponds to a code of package qs.
 func connectCode(code qs.Code) string {
 	switch code {
 	case qs.ErrNotFound:
@@ -75,10 +75,10 @@ func connectCode(code qs.Code) string {
 	case na.ErrChecksum:
 		return "data_loss"
 	}
-	return "unknown" // a handler's error without a code, or with a code chosen by the program
+	return "unknown" // the handler returned an error without a code, or with a code chosen by the program
 }
 
-// newConnectError converts the error of a call to the error returned to the client.
+// newConnectError converts err, the error of a call, to the error returned to the HTTP client.
 func newConnectError(err error) connectError {
 	if bad := (inputError{}); errors.As(err, &bad) {
 		return connectError{"invalid_argument", bad.Error(), []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrBadInput)}}
@@ -90,7 +90,7 @@ func newConnectError(err error) connectError {
 	remote, answered := hg.RemoteOf(err)
 	if answered {
 		text = remote.Text
-		if code == hg.ErrRemote { // report the code at the target, for example that the handler panicked
+		if code == hg.ErrRemote { // report the code at the target, for example that of a panic in the handler
 			switch code = hg.ErrHandler; remote.Code {
 			case hg.ErrPanic, na.ErrNoResponse:
 				code = remote.Code
@@ -109,7 +109,7 @@ func newConnectError(err error) connectError {
 	return e
 }
 
-// newOutcomeDetail returns a detail of type outcomeType.
+// newOutcomeDetail returns a detail of type outcomeType with the given fate and code.
 func newOutcomeDetail(fate qs.Fate, code qs.Code) connectDetail {
 	debug, _ := json.Marshal(struct {
 		Fate string `json:"fate"`
@@ -130,7 +130,8 @@ func encodeMessage(text string, number uint64) string {
 	return base64.RawStdEncoding.EncodeToString(b)
 }
 
-// marshal returns e as JSON. It drops a detail of the handler that is not valid JSON.
+// marshal returns e as JSON. If the detail attached by the handler is not valid JSON, it is
+// omitted.
 func (e connectError) marshal() []byte {
 	b, err := json.Marshal(e)
 	if err != nil { // the handler's detail is not valid JSON
@@ -140,20 +141,20 @@ func (e connectError) marshal() []byte {
 	return b
 }
 
-// writeError responds to a request with the error of its call.
+// writeError responds to a request whose call failed with err.
 func (g *Gate) writeError(w http.ResponseWriter, err error) {
 	e := newConnectError(err)
 	writeJSON(w, httpStatuses[e.Code], e)
 }
 
 // writeNoMethod responds to a request for a method that the gate does not serve. The response is
-// the same as for a method that is not served by the target.
+// the same as if the target did not serve the method.
 func (g *Gate) writeNoMethod(w http.ResponseWriter, name string) {
 	text := fmt.Sprintf("method %s is not served by this gate", name)
 	g.writeError(w, &hg.Error{Op: "forward", RPC: name, Fate: qs.NotRun, Err: na.WithText(qs.ErrNoMethod, text)})
 }
 
-// writeRefusal responds to a request that is refused without a call.
+// writeRefusal responds to a request for which no call is made.
 func (g *Gate) writeRefusal(w http.ResponseWriter, status int, code, text string) {
 	writeJSON(w, status, connectError{code, text, []connectDetail{newOutcomeDetail(qs.NotRun, qs.ErrInvalid)}})
 }

@@ -42,7 +42,7 @@ type Options struct {
 	AllowOrigin func(r *http.Request) bool
 }
 
-// A Method is a method that can be served by a Gate. It is created by Unary or Stream.
+// A Method is a method that a Gate can serve. Unary and Stream return Methods.
 type Method struct {
 	name   string
 	types  typed.Method
@@ -83,7 +83,7 @@ func Stream[In, Item any](s *qs.Stream[In, Item]) Method {
 	}}
 }
 
-// parseTypes parses the shape of a method for the conversion to and from JSON.
+// parseTypes parses the shape of the named method, for conversion between JSON and MessagePack.
 func parseTypes(name, shape string) typed.Method {
 	types, err := typed.Parse(shape)
 	if err != nil { // a type has its own encoding; its JSON includes the types of values where necessary
@@ -95,14 +95,14 @@ func parseTypes(name, shape string) typed.Method {
 	return types
 }
 
-// An inputError reports an input that does not match the types of a method. No request has been
-// sent.
+// An inputError is returned for an input that does not match the types of a method. No request has
+// been sent to the target.
 type inputError struct{ error }
 
 // Unwrap returns the underlying error.
 func (e inputError) Unwrap() error { return e.error }
 
-// An outputError reports an output that cannot be converted to JSON. The handler has run.
+// An outputError is returned for an output that cannot be converted to JSON. The handler has run.
 type outputError struct{ error }
 
 // Unwrap returns the underlying error.
@@ -205,13 +205,13 @@ func (g *Gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(b, '\n')) // an error means that the client has disconnected
 }
 
-// isAllowedOrigin reports whether r is not a cross-origin request, according to the headers set by
-// browsers, or is allowed by AllowOrigin.
+// isAllowedOrigin reports whether r may be served: according to the headers set by browsers it is
+// not a cross-origin request, or AllowOrigin permits it.
 func (g *Gate) isAllowedOrigin(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
 		return true
-	case "": // not a browser, or a page loaded over plain HTTP, for which only Origin is set
+	case "": // not sent by a browser, or sent by a page loaded over plain HTTP, which sets only Origin
 		origin := r.Header.Get("Origin")
 		if u, err := url.Parse(origin); origin == "" || err == nil && strings.EqualFold(u.Host, r.Host) {
 			return true
@@ -220,8 +220,8 @@ func (g *Gate) isAllowedOrigin(r *http.Request) bool {
 	return g.options.AllowOrigin != nil && g.options.AllowOrigin(r)
 }
 
-// callContext returns the context for a call, with its deadline and metadata. Options.Timeout
-// applies only if bounded is true. The caller must call stop.
+// callContext returns the context for a call, with its deadline and metadata. If bounded is false,
+// Options.Timeout does not apply. The caller must call stop.
 func (g *Gate) callContext(r *http.Request, bounded bool) (ctx context.Context, stop context.CancelFunc, err error) {
 	ctx, limit := r.Context(), time.Duration(0)
 	if bounded {
@@ -246,12 +246,12 @@ func (g *Gate) callContext(r *http.Request, bounded bool) (ctx context.Context, 
 	return ctx, func() {}, nil
 }
 
-// readInput returns the input as JSON. If refused is true, it has already written an error
-// response.
+// readInput reads the input of the request and returns it as JSON. If refused is true, readInput
+// has already written an error response.
 func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Request) (text []byte, refused bool) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	switch inputs := query["input"]; {
-	case err != nil: // the malformed part may contain the input
+	case err != nil: // do not ignore a malformed part, because it may be the input
 		g.writeError(w, inputError{fmt.Errorf("malformed query: %w", err)})
 		return nil, true
 	case len(inputs) > 1:
@@ -266,7 +266,7 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 	} else {
 		c := http.NewResponseController(w)
 		end, bounded := ctx.Deadline()
-		if bounded { // stop reading a slow body at the deadline
+		if bounded { // do not read a slow body beyond the deadline
 			_ = c.SetReadDeadline(end)
 		}
 		if text, err = io.ReadAll(http.MaxBytesReader(w, r.Body, g.options.MaxBody)); err != nil && !errors.As(err, new(*http.MaxBytesError)) {
@@ -279,7 +279,7 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 		} else if err != nil {
 			text = make([]byte, g.options.MaxBody+1)
 		} else if bounded {
-			_ = c.SetReadDeadline(time.Time{}) // the server keeps reading to detect a closed connection
+			_ = c.SetReadDeadline(time.Time{}) // clear the deadline; the server reads from the connection to detect that it is closed
 		}
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if len(text) > 0 && (err != nil || kind != "application/json") {
@@ -327,7 +327,8 @@ func (m *Method) decodeOutput(out any) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// serveStream calls a stream and writes its items to w.
+// serveStream calls a stream and writes its items to w until the stream ends or the client
+// disconnects.
 func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.Request, m Method, in []byte) {
 	items, err := m.stream(ctx, g.target, in)
 	if err != nil {
@@ -335,8 +336,8 @@ func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.R
 		return
 	}
 	s := streamWriter{w: w, c: http.NewResponseController(w), isEventStream: strings.Contains(r.Header.Get("Accept"), "text/event-stream")}
-	// Do not block in a write to a client that does not read: when the call's deadline expires,
-	// allow one more second to write the last line.
+	// A write to a client that does not read would block. When the call's deadline expires, allow
+	// one more second for writing the last line.
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		_ = s.c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -367,16 +368,16 @@ func (g *Gate) serveStream(ctx context.Context, w http.ResponseWriter, r *http.R
 	_ = s.writeMessage("end", json.RawMessage("true"))
 }
 
-// A streamWriter writes the response for a stream.
+// A streamWriter writes the response to a request for a stream.
 type streamWriter struct {
 	w             http.ResponseWriter
 	c             *http.ResponseController
-	isEventStream bool // write server-sent events instead of lines
+	isEventStream bool // write server-sent events instead of lines of JSON
 	hasBegun      bool
 }
 
-// writeMessage writes an item, the end, or an error, according to what, and flushes it. b is JSON
-// without line breaks.
+// writeMessage writes and flushes one message. what is "item", "end" or "error", and b is its data
+// as JSON without line breaks.
 func (s *streamWriter) writeMessage(what string, b []byte) (err error) {
 	if !s.hasBegun {
 		s.hasBegun = true

@@ -62,7 +62,8 @@ func Compatible(t testing.TB, file string, methods ...qs.AnyMethod) {
 	}
 }
 
-// compareTexts returns the incompatible changes between two outputs of qs.Schema.
+// compareTexts returns the incompatible changes from before to after, which are outputs of
+// qs.Schema.
 func compareTexts(before, after string) ([]schema.Break, error) {
 	old, err := schema.ParseProgram(before)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// connectTimeout is the timeout for connecting over loopback. Connecting usually takes about a
-// millisecond, but the machine may be busy.
+// connectTimeout is the timeout for connecting over loopback. It is much longer than the usual time
+// of about a millisecond, because the machine may be busy.
 const connectTimeout = time.Minute
 
 // Serve opens a server, calls register to register its handlers, opens a client, and returns a Peer
@@ -66,7 +66,7 @@ func ServeWith(t testing.TB, server, client qs.Config, register func(node *qs.No
 	return peer
 }
 
-// pollInterval is the interval, in virtual time, at which a channel is polled in the simulator.
+// pollInterval is the interval, in virtual time, at which Wait polls the channel in the simulator.
 const pollInterval = time.Millisecond
 
 // Wait receives a value from ch and returns it, or the zero value if ch is closed. It blocks until
