@@ -9,7 +9,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// newServer returns the server of the class, without a listening socket.
+// newServer returns the class's server, which does not listen yet.
 func (d *domain) newServer() *netconn.Server {
 	s := &netconn.Server{
 		Class: d.class, Log: d.log, MaxHalfOpen: d.opts.MaxHalfOpen, HandshakeTimeout: d.opts.HandshakeTimeout, Spread: d.opts.Spread,
@@ -21,11 +21,11 @@ func (d *domain) newServer() *netconn.Server {
 	return s
 }
 
-// beginConn performs the TLS handshake on an accepted connection, if TLS is enabled. If it rejects the peer, it sends
-// the reason in a form that the peer can read, if possible.
+// beginConn performs the TLS handshake on an accepted connection if TLS is enabled. The handshake fails at due. If
+// beginConn rejects the peer, it sends the reason if possible, in a form that the peer can read.
 func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 	s := &socket{tcp: nc.(*net.TCPConn)}
-	if !d.usePoller() { // otherwise epollCarrier sets them on its own descriptor
+	if !d.usePoller() { // otherwise epollCarrier sets the options on its own descriptor
 		d.setConnOptions(s.tcp)
 	}
 	if d.security == nil {
@@ -37,9 +37,10 @@ func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 		s.ReadWriter = s.tls
 		return s, nil
 	}
-	// A peer that connects and sends nothing, such as a load balancer probe, has not failed a handshake.
+	// A peer that connects without sending anything, such as a load balancer's probe, does not count as a failed
+	// handshake.
 	if _, silent := errors.AsType[silentError](err); !silent {
-		if core := d.class.Context(0); core != nil { // the context that the peer wants is not known yet
+		if core := d.class.Context(0); core != nil { // the context that the peer wants is not known yet, so the failure is counted in the first
 			core.HandshakeFailed(nc.RemoteAddr().String(), secure.Reason(err))
 		}
 	}
@@ -52,18 +53,18 @@ func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 	return nil, err
 }
 
-// isVerified reports whether the peer of nc is on the machine in the canonical name and, with TLS, whether its
-// certificate is valid for that name.
+// isVerified reports whether the peer of nc may be identified with the listener called name: it is on the same machine
+// and, with TLS, its certificate is valid for that name.
 func (d *domain) isVerified(nc net.Conn, name string) bool {
 	s := nc.(*socket)
 	return d.names.Verified(name, ipOf(s.tcp.LocalAddr()), ipOf(s.tcp.RemoteAddr())) &&
 		(s.tls == nil || s.tls.proof.SpeaksFor(scheme, name))
 }
 
-// A plainReader is a connection without TLS. It fails with errWantsPlain if the peer starts a TLS handshake.
+// A plainReader reads from a connection without TLS. Read returns errWantsPlain if the peer starts a TLS handshake.
 type plainReader struct {
 	net.Conn
-	head []byte // first tlsHead bytes
+	head []byte // up to tlsHead bytes from the beginning of the stream
 }
 
 // Read implements io.Reader.

@@ -15,47 +15,41 @@ import (
 
 // A token identifies the second connection of a session.
 //
-// The second connection carries bulk data, so that messages do not wait behind it. The listener chooses the token. The
-// side that dialed the session dials the second connection once a large piece of bulk data has been transferred in
-// either direction.
-//
-//	dialer                                      listener
-//	   │ ◄── HELLO of the session, label = token ── │
-//	   │ ── HELLO on a new connection, token ─────► │ LaneUp
-//	   │ ◄── HELLO, token ───────────────────────── │
-//	LaneUp
+// The second connection carries bulk data, so that messages do not wait behind it. The listener chooses the token and
+// sends it as the label of its HELLO on the first connection. The side that dialed the session dials the second
+// connection once a large piece of bulk data has been transferred in either direction, and sends a HELLO with the token
+// on it. The listener replies with its own HELLO. Each side then uses the second connection for bulk data.
 type token [16]byte
 
 const (
 	// bulkQuota is the number of bytes read from or written to a bulk connection before the next connection is served.
-	// A message waits behind no more than this on each side. It is a quarter of a piece of bulk data, plus its header
-	// and the bytes that are read after it.
+	// It bounds the number of bytes that a message waits for on each side. It is a quarter of a piece of bulk data,
+	// plus the header and the bytes read after it.
 	bulkQuota = carrier.PieceSize/4 + 8<<10
-	// bulkQuietQuota is the quota after bulkQuietTurns turns in which the context had no message. It gives higher
-	// throughput.
+	// bulkQuietQuota replaces bulkQuota, for higher throughput, after bulkQuietTurns turns in which the context has had
+	// no messages.
 	bulkQuietQuota = carrier.PieceSize + 8<<10
 	bulkQuietTurns = 4
 )
 
-// offerBulk chooses the token for the second connection of c, an accepted connection. The caller must hold the
-// context's lock.
+// offerBulk chooses the token for the second connection of c's session. c must have been accepted. The caller must hold
+// the context's lock.
 func (c *conn) offerBulk() {
 	_, _ = rand.Read(c.token[:]) // never fails
 	c.out.Label = c.token[:]
 	c.ca.offered[c.token] = c
 }
 
-// handleHello handles the listener's HELLO and stores the token that it contains. The caller must hold the context's
-// lock.
+// handleHello stores the token in the listener's HELLO. The caller must hold the context's lock.
 func (c *conn) handleHello(g *frame.Greeting) error {
-	if len(g.Label) >= len(c.token) { // a later release may append more
+	if len(g.Label) >= len(c.token) { // a later release may append more to the label
 		copy(c.token[:], g.Label)
 	}
 	return c.session.Greet(g)
 }
 
-// dialBulkIfNeeded dials the second connection of c if this side dialed c, the listener offers a second connection, and
-// a large piece of bulk data has been transferred. The caller must hold the context's lock.
+// dialBulkIfNeeded dials the second connection of c's session if a large piece of bulk data has been transferred, this
+// side dialed c, and the listener offers a second connection. The caller must hold the context's lock.
 func (c *conn) dialBulkIfNeeded() {
 	if c.bulk != nil || !c.dialled || c.dead {
 		return
@@ -75,8 +69,8 @@ func (c *conn) dialBulkIfNeeded() {
 	c.ca.startDial(b)
 }
 
-// adoptBulk makes s the second connection of the session whose token is in hello. The caller must hold the context's
-// lock.
+// adoptBulk makes s the second connection of the session that has the token in hello. The caller must hold the
+// context's lock.
 func (ca *epollCarrier) adoptBulk(s *socket, in *framing.In, hello *frame.Greeting) (func(), error) {
 	var name token
 	if len(hello.Label) >= len(name) {
@@ -101,10 +95,10 @@ func (ca *epollCarrier) adoptBulk(s *socket, in *framing.In, hello *frame.Greeti
 	return func() { _ = s.tcp.Close() }, nil
 }
 
-// checkBulkPeer checks, on the dialing side and before the HELLO is sent, that a second connection leads to its
-// session's peer. It must be checked this early because, once the listener has adopted the connection, closing it would
-// close the session. If the peer has renewed its certificate since the session was established, the session continues
-// without a second connection. The caller must hold the context's lock.
+// checkBulkPeer returns an error unless a second connection that this side has dialed leads to its session's peer. It
+// must be called before the HELLO is sent: once the listener has adopted the connection, closing it would close the
+// session. If the peer has renewed its certificate since the session was established, the session continues without a
+// second connection. The caller must hold the context's lock.
 func (c *conn) checkBulkPeer() error {
 	if main, ok := c.session.Conn().(*conn); ok && c.lane == carrier.Bulk {
 		return c.checkSamePeer(main)
@@ -112,8 +106,8 @@ func (c *conn) checkBulkPeer() error {
 	return nil
 }
 
-// checkSamePeer returns an error unless the peer of c has the same certificate as the peer of main, the session's first
-// connection.
+// checkSamePeer returns an error unless the peer of c presented the same certificate as the peer of main, which is the
+// session's first connection.
 func (c *conn) checkSamePeer(main *conn) error {
 	a, b := c.Proof(), main.Proof()
 	same := a.Secure == b.Secure && len(a.Certificates) > 0 == (len(b.Certificates) > 0)
@@ -126,8 +120,8 @@ func (c *conn) checkSamePeer(main *conn) error {
 	return nil
 }
 
-// newConnFrom returns a connection with a duplicate of the descriptor of s, which the caller may then close. The caller
-// must hold the context's lock.
+// newConnFrom returns a connection that uses a duplicate of the descriptor of s. The caller may then close s. The
+// context's lock must be held.
 func (ca *epollCarrier) newConnFrom(s *socket, in *framing.In, f carrier.Lane) (*conn, error) {
 	c := ca.newConn(in, nil, f)
 	err := c.attach(s)
@@ -153,7 +147,7 @@ func (c *conn) discard() {
 	}
 }
 
-// updateQuota sets the quota for the next turn of a bulk connection. The caller must hold the context's lock.
+// updateQuota sets the quota of a bulk connection for its next turn. The caller must hold the context's lock.
 func (c *conn) updateQuota() {
 	if c.lane != carrier.Bulk {
 		return
@@ -168,12 +162,12 @@ func (c *conn) updateQuota() {
 	c.quota.Store(turn)
 }
 
-// hasQuota reports whether the turn of c may continue after n bytes.
+// hasQuota reports whether c may read or write more in this turn, after n bytes.
 func (c *conn) hasQuota(n int) bool {
 	return c.lane != carrier.Bulk || n < max(int(c.quota.Load()), bulkQuota)-8<<10
 }
 
-// clipToQuota limits the buffers of one system call to the quota.
+// clipToQuota returns iov, truncated to the quota if c is a bulk connection. It may modify iov.
 func (c *conn) clipToQuota(iov [][]byte) [][]byte {
 	if c.lane != carrier.Bulk {
 		return iov
@@ -188,7 +182,7 @@ func (c *conn) clipToQuota(iov [][]byte) [][]byte {
 	return iov
 }
 
-// bulkFD is the Pollable of a bulk connection. It does not implement carrier.Peeker, so that messages are read first.
+// A bulkFD is the Pollable of a bulk connection. It does not implement carrier.Peeker, so that messages are read first.
 type bulkFD conn
 
 // Ready implements carrier.Pollable.

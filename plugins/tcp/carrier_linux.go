@@ -15,23 +15,23 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// epollCarrier is the carrier of a context whose sockets are in the context's poller.
+// An epollCarrier is the carrier of a context whose poller watches the sockets.
 type epollCarrier struct {
 	domain  *domain
 	core    carrier.Core
 	poller  carrier.Poller
-	hasWork atomic.Bool // failedDials or closing is not empty
+	hasWork atomic.Bool // set if failedDials or closing is not empty
 
-	buffers framing.Buffers // shared by conns
+	buffers framing.Buffers // buffers shared by the elements of conns
 
 	// The fields below are guarded by the context's lock.
 	conns       map[*conn]struct{}
-	offered     map[token]*conn // first connections of sessions, by the token of their second connection
+	offered     map[token]*conn // first connection of each session that offers a second one, by its token
 	failedDials []*conn         // connections whose dial failed immediately; reported by reap
 	closing     []*conn         // dead connections whose descriptors are still open
 	released    bool
 
-	listener *netconn.Listener // with ReusePort, this carrier's listening socket; otherwise nil
+	listener *netconn.Listener // listening socket of this carrier if ReusePort is set; otherwise nil
 }
 
 var (
@@ -51,8 +51,8 @@ func (d *domain) newEpollCarrier(e carrier.Core) (_ carrier.Carrier, err error) 
 
 func (ca *epollCarrier) Core() carrier.Core { return ca.core }
 
-// Adopt implements netconn.Adopter. It rejects a connection that the peer has already closed. The peer may since have
-// opened a new session, which must not be closed in favor of the old connection.
+// Adopt implements netconn.Adopter. It rejects a connection that the peer has already closed. The peer may have opened
+// another session in the meantime, which the old connection must not replace.
 func (ca *epollCarrier) Adopt(nc net.Conn, in *framing.In, hello *frame.Greeting, verified bool) (func(), error) {
 	if len(hello.Label) > 0 {
 		return ca.adoptBulk(nc.(*socket), in, hello)
@@ -79,8 +79,8 @@ func isHungUp(fd int) bool {
 	return n > 0
 }
 
-// Dial implements carrier.Carrier. A dial that fails immediately is reported by the next Poll, because the caller is in
-// the middle of starting an operation.
+// Dial implements carrier.Carrier. The next Poll reports a dial that fails immediately, because Dial is called while an
+// operation is being started.
 func (ca *epollCarrier) Dial(l carrier.Session) {
 	c := ca.newConn(&framing.In{}, l, carrier.Messages)
 	c.in.Greet = c.handleHello
@@ -89,7 +89,7 @@ func (ca *epollCarrier) Dial(l carrier.Session) {
 	ca.startDial(c)
 }
 
-// startDial starts connecting c to its session's peer. If that may block, it does so on another goroutine.
+// startDial starts connecting c to its session's peer, on another goroutine if that may block.
 func (ca *epollCarrier) startDial(c *conn) {
 	c.connecting = true
 	if ca.domain.security != nil || ca.domain.opts.Control != nil || strings.Contains(c.session.Name(), "%") {
@@ -143,7 +143,7 @@ func (ca *epollCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	delete(ca.offered, c.token)
 }
 
-// cut closes one connection. If last is not nil, it is sent as the last frame. The caller must hold the context's lock.
+// cut closes c. If last is not nil, it is sent as the last frame if possible. The caller must hold the context's lock.
 func (c *conn) cut(last []byte) {
 	if c.dead {
 		return
@@ -157,7 +157,7 @@ func (c *conn) cut(last []byte) {
 		c.cancel()
 	}
 	ca.hasWork.Store(true)
-	if !c.writing { // otherwise the writer does it when it has finished
+	if !c.writing { // otherwise the writer calls it when it has finished
 		c.sendLastAndShutdown()
 	}
 	ca.core.PollSoon()
@@ -171,8 +171,8 @@ func (ca *epollCarrier) Poll(time.Duration) time.Duration {
 	return 0
 }
 
-// reap reports dials that failed immediately, and closes the descriptors of dead connections that are not being written
-// to.
+// reap reports the dials that failed immediately. It also closes the descriptors of dead connections, except those that
+// a goroutine is writing to.
 func (ca *epollCarrier) reap() {
 	ca.core.Lock()
 	defer ca.core.Unlock()
@@ -199,8 +199,8 @@ func (ca *epollCarrier) reap() {
 // Lingering implements carrier.Carrier. It returns false, because the last frame is sent immediately or not at all.
 func (ca *epollCarrier) Lingering(time.Duration) bool { return false }
 
-// Taken implements carrier.WriteMeter. The count is the number of bytes acknowledged by the peer's system, plus the
-// number of times the socket became writable.
+// Taken implements carrier.WriteMeter. The count is the number of bytes that the peer's system has acknowledged, plus
+// the number of times the socket has become writable.
 func (ca *epollCarrier) Taken(l carrier.Session, f carrier.Lane) (count uint64, waits bool) {
 	c, _ := l.Conn().(*conn)
 	if c != nil && f == carrier.Bulk {

@@ -16,36 +16,34 @@ import (
 )
 
 const (
-	maxReads  = 4  // reads from one connection per event, before the next connection is served
-	maxWrites = 16 // consecutive writes to one connection, before the next event of the poller
+	maxReads  = 4  // maximum number of reads from one connection before the next one is served
+	maxWrites = 16 // maximum number of writes to one connection before the poller's next event is handled
 
-	// maxUnsent is the number of bytes that the system accepts before it can send them (TCP_NOTSENT_LOWAT). A message
-	// waits behind no more than this. With the size of one piece of bulk data, the wait is less than half as long as
-	// without the limit, at no cost in throughput on loopback.
+	// maxUnsent is the number of bytes that the system accepts before it can send them (TCP_NOTSENT_LOWAT). It bounds
+	// the number of bytes that a message waits for. At the size of one piece of bulk data, the wait is less than half
+	// as long as without the limit. On loopback, throughput is not reduced.
 	maxUnsent = 256 << 10
 
-	// maxRetry is the system's longest retransmission timeout (TCP_RTO_MAX_MS). Without it the system doubles the
-	// timeout each time, to 3.2 s after the fourth retransmission. A PeerTimeout of 5 s would then allow too few
-	// retransmissions to distinguish a lossy network, or one that has just recovered, from a peer that is gone. Linux
-	// accepts no less than 1 s.
+	// maxRetry is the longest retransmission timeout that the system uses (TCP_RTO_MAX_MS). By default the timeout
+	// doubles with each retransmission, to 3.2 s after the fourth. A PeerTimeout of 5 s would then allow too few
+	// retransmissions to tell a lossy network, or one that has just recovered, from a lost peer. Linux accepts no less
+	// than 1 s.
 	maxRetry = time.Second
 )
 
-// A conn is a connection of a session. The goroutine that polls the context reads. Any goroutine may write, one at a
-// time:
+// A conn is a connection of a session. The goroutine that polls the context reads from it. Any goroutine may write to
+// it, but only one at a time.
 //
-//	flush: lock ─► out.Fill ─► unlock ─► writev ─► lock ─► … until nothing is left, or the socket is full (blocked)
-//	                                                        Ready(writable) ─► flush again
-//	Cut:   dead ─► sendLastAndShutdown (by the writer if there is one) ─► Poll closes the descriptor
-//
-// The descriptor stays open until neither a reader nor a writer can use it. The reader closes it once the writer has
-// finished.
+// flush writes frames until there are none left or the socket is full, releasing the context's lock during each write.
+// In the latter case, Ready calls it again once the socket is writable. cut marks the connection as dead. The last
+// frame is then sent and the connection shut down, by the writer if there is one. Finally, Poll closes the descriptor.
+// The descriptor stays open until neither a reader nor a writer can use it.
 type conn struct {
 	ca          *epollCarrier
 	fd          int          // -1 if there is none; set before other goroutines use c
 	lane        carrier.Lane // set before other goroutines use c
 	in          *framing.In
-	leaderOwned bool // the polling goroutine has taken over in from the goroutine that read the HELLO
+	leaderOwned bool // the polling goroutine uses in; before that, the goroutine that reads the HELLO does
 	wire        wire // set with the context's lock held, before the first read or write
 
 	remote string // address of the peer; set with fd
@@ -54,28 +52,28 @@ type conn struct {
 	session          carrier.Session
 	out              framing.Out
 	id               carrier.PollID
-	added            bool // c is in the poller
+	added            bool // the descriptor is in the poller
 	connecting       bool
 	cancel           func()       // cancels dialBlocking
 	writableCount    uint64       // number of times the socket became writable
 	dialled          bool         // this side dialed c
-	token            token        // token of the second connection; zero if none is offered
+	token            token        // token of the session's second connection; zero if none is offered
 	bulk             *conn        // second connection of the session, once dialed or adopted; nil in a bulk connection
-	messages         uint64       // for lane Bulk: messages of the context, as of the last turn
-	quietTurns       int          // for lane Bulk: turns since the last message
-	quota            atomic.Int32 // for lane Bulk: number of bytes in the next turn; read without the lock
+	messages         uint64       // for lane Bulk: number of the context's messages at the last turn
+	quietTurns       int          // for lane Bulk: number of turns since the last message
+	quota            atomic.Int32 // for lane Bulk: number of bytes allowed in one turn; read without the lock
 	writing          bool         // a goroutine is in flush
-	blocked          bool         // the socket is full or the turn has ended; wait for the poller
+	blocked          bool         // the socket is full or the turn is over; wait for the poller
 	watchingWritable bool         // the poller watches for writability
-	writeFailed      bool         // a write has failed; the reader will find the reason
+	writeFailed      bool         // a write has failed; the next read returns the reason
 	dead             bool         // cut has been called
 	closed           bool         // the descriptor is closed
 	lastFrame        []byte       // sent before the shutdown
-	dialErr          error        // error of a dial that failed immediately
+	dialErr          error        // error of a dial that failed immediately, to be reported by reap
 }
 
-// newConn returns a connection of session l, which is nil if the session is not known yet. The caller must hold the
-// context's lock.
+// newConn returns a connection on lane f that receives through in. l is its session, or nil if that is not known yet.
+// The caller must hold the context's lock.
 func (ca *epollCarrier) newConn(in *framing.In, l carrier.Session, f carrier.Lane) *conn {
 	c := &conn{ca: ca, fd: -1, lane: f, in: in}
 	c.in.Lane, c.out.Lane = f, f
@@ -105,13 +103,14 @@ func (c *conn) startConnect(name string) error {
 	case nil, unix.EINPROGRESS, unix.EINTR:
 		return c.addToPoller()
 	case unix.EAGAIN:
-		return unix.EADDRNOTAVAIL // every local port is in use
+		return unix.EADDRNOTAVAIL // all local ports are in use
 	}
 	return err
 }
 
-// dialBlocking connects c if doing so may block: TLS requires a handshake, Options.Control runs program code, and an
-// address zone is the name of an interface, which must be looked up. It runs on its own goroutine. Cut cancels it.
+// dialBlocking connects c on a goroutine of its own. It is used if connecting may block: TLS requires a handshake,
+// Options.Control is code of the program, and an address zone is the name of an interface that must be looked up. cut
+// cancels it.
 func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 	defer c.cancel()
 	s, err := c.ca.domain.connect(ctx, name, host)
@@ -119,7 +118,7 @@ func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 	if !c.dead {
 		c.connecting = false
 		if err == nil {
-			if err = c.attach(s); err != nil { // a local error, which would recur on every attempt
+			if err = c.attach(s); err != nil { // the error is local, and would recur on every attempt
 				err = unreachableError("set TCP keepalive", err)
 			} else {
 				err = c.checkBulkPeer()
@@ -138,7 +137,7 @@ func (c *conn) dialBlocking(ctx context.Context, name, host string) {
 	}
 }
 
-// attach gives c a duplicate of the descriptor of s, so that s can be closed. The caller must hold the context's lock.
+// attach makes c use a duplicate of the descriptor of s. The caller may then close s. The context's lock must be held.
 func (c *conn) attach(s *socket) error {
 	fd, err := duplicate(s.tcp)
 	if err != nil {
@@ -151,7 +150,7 @@ func (c *conn) attach(s *socket) error {
 	return nil
 }
 
-// startPolling adds c, which must be attached, to the poller. The caller must hold the context's lock.
+// startPolling adds c, to which s was attached, to the poller. The caller must hold the context's lock.
 func (c *conn) startPolling(s *socket) {
 	c.ca.domain.setSocketOptions(c.fd, ipOf(s.tcp.RemoteAddr()))
 	if tls := c.wire.tls; tls != nil {
@@ -163,7 +162,7 @@ func (c *conn) startPolling(s *socket) {
 	}
 }
 
-// addToPoller adds the descriptor to the poller. The caller must hold the context's lock.
+// addToPoller adds the descriptor of c to the poller. The caller must hold the context's lock.
 func (c *conn) addToPoller() (err error) {
 	var to carrier.Pollable = c
 	if c.lane == carrier.Bulk {
@@ -190,8 +189,8 @@ func (c *conn) Ready(readable, writable bool) {
 	}
 }
 
-// onWritable is called when the connection is established, and when the socket is writable again. It returns false if
-// the connection is dead.
+// onWritable handles the event that the connection has been established or the socket has become writable. It returns
+// false if the connection is dead.
 func (c *conn) onWritable() bool {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
@@ -211,7 +210,7 @@ func (c *conn) onWritable() bool {
 	return true
 }
 
-// connectError returns the result of the connection attempt.
+// connectError returns the error of the attempt to connect, or nil if c is connected.
 func (c *conn) connectError() error {
 	errno, err := unix.GetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err != nil {
@@ -226,19 +225,20 @@ func (c *conn) connectError() error {
 // Peek implements carrier.Peeker.
 func (c *conn) Peek() bool { return c.readAvailable() }
 
-// fail closes the session or, on a bulk connection, only that connection. The caller must hold the context's lock.
+// fail closes the session because of err. On a bulk connection it closes only that connection. The caller must hold the
+// context's lock.
 func (c *conn) fail(err error) {
 	if c.lane == carrier.Messages {
 		c.session.Fail(err)
 		return
 	}
 	c.session.LaneDown(err)
-	c.cut(nil) // has no effect if LaneDown has closed the session
+	c.cut(nil) // no effect if LaneDown has closed the session
 }
 
-// readAvailable reads and handles the bytes that have arrived, within the quota. It reports whether there were any.
+// readAvailable reads and handles bytes that have arrived, up to the quota. It reports whether there were any.
 func (c *conn) readAvailable() (came bool) {
-	if !c.leaderOwned { // the goroutine that read the HELLO may still be parsing the bytes after it, with the lock held
+	if !c.leaderOwned { // the goroutine that reads the HELLO also parses the bytes after it, with the lock held; wait for it
 		c.ca.core.Lock()
 		c.leaderOwned = true
 		c.ca.core.Unlock()
@@ -249,7 +249,7 @@ func (c *conn) readAvailable() (came bool) {
 		n, dry, err := c.readOnce()
 		got += n
 		if n == 0 && err == nil {
-			break // the poller reports when there is more
+			break // the poller reports when more bytes arrive
 		}
 		came = true
 		if c.handleRead(n, err) || dry {
@@ -259,7 +259,7 @@ func (c *conn) readAvailable() (came bool) {
 	return came
 }
 
-// handleRead handles the n bytes and the error returned by a read. It reports whether c is dead.
+// handleRead handles the result of a read: n bytes in c.in, and err. It reports whether c is dead.
 func (c *conn) handleRead(n int, err error) (dead bool) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()
@@ -289,8 +289,8 @@ func (c *conn) Cut(err error) {
 	}
 }
 
-// readOnce performs one read, into user memory and the buffer. User memory is accessed only during this system call,
-// which does not block. dry reports that nothing more has arrived.
+// readOnce performs a single read, into user memory and the receive buffer. The system accesses user memory only during
+// this call, which does not block. dry reports whether no more bytes have arrived.
 func (c *conn) readOnce() (n int, dry bool, err error) {
 	var room [framing.MaxVectors][]byte
 	iov := room[:0]
@@ -302,7 +302,7 @@ func (c *conn) readOnce() (n int, dry bool, err error) {
 	n, dry, err = c.wire.read(c.clipToQuota(iov))
 	failpoint.Read(iov[0][:min(n, len(iov[0]))])
 	if err == unix.EFAULT && c.in.Fault() {
-		return 0, true, nil // the next read receives the bytes, into other memory
+		return 0, true, nil // the next read puts the bytes into other memory
 	}
 	c.in.Got(n)
 	if err != nil && err != netconn.ErrEOF {
@@ -311,8 +311,8 @@ func (c *conn) readOnce() (n int, dry bool, err error) {
 	return n, dry, err
 }
 
-// flush writes the session's frames until there are none left, the socket is full, or the turn ends. The caller must
-// hold the context's lock, which flush releases during each write.
+// flush writes the session's frames until there are none left, the socket is full, or the turn is over. The caller must
+// hold the context's lock. flush releases the lock during each write.
 func (c *conn) flush() {
 	if c.writing || c.blocked || c.connecting || c.writeFailed || c.dead {
 		return
@@ -327,7 +327,7 @@ func (c *conn) flush() {
 		c.updateQuota()
 		k, done, err := c.writeUnlocked()
 		sent += k
-		if err != nil { // leave it to the reader, which may still receive the reason from the peer
+		if err != nil { // the reader reports the failure, because it may still receive the peer's reason
 			c.writeFailed = true
 			break
 		}
@@ -353,15 +353,16 @@ func (c *conn) flush() {
 	}
 }
 
-// writeUnlocked calls writeOnce with the context's lock released.
+// writeUnlocked calls writeOnce. It releases the context's lock, which the caller must hold, for the duration of the
+// call.
 func (c *conn) writeUnlocked() (n int, done bool, err error) {
 	c.ca.core.Pause()
 	defer c.ca.core.Lock()
 	return c.writeOnce()
 }
 
-// writeOnce performs one write from out. done is false if the socket is full. User memory is accessed only during this
-// system call, which does not block.
+// writeOnce performs a single write from out. done is false if the socket is full. The system accesses user memory only
+// during this call, which does not block.
 func (c *conn) writeOnce() (n int, done bool, err error) {
 	var room [framing.MaxVectors][]byte
 	n, full, err := c.wire.write(c.clipToQuota(c.out.Gather(room[:0])), c.out.Front())
@@ -372,9 +373,9 @@ func (c *conn) writeOnce() (n int, done bool, err error) {
 	return n, !full, err
 }
 
-// sendLastAndShutdown sends the last frame, if the stream is between two frames and the system accepts the frame
-// immediately, and shuts down the connection, which wakes the poller. The caller must hold the context's lock, and no
-// goroutine may be writing.
+// sendLastAndShutdown shuts down the connection, which wakes the poller. Before that it sends the last frame, unless
+// the stream ends within a frame or the system does not accept the frame immediately. The caller must hold the
+// context's lock, and no goroutine may be writing.
 func (c *conn) sendLastAndShutdown() {
 	if len(c.lastFrame) > 0 && !c.connecting && !c.writeFailed && c.out.Last(c.lastFrame) {
 		_, _, _ = c.writeOnce()
@@ -389,8 +390,7 @@ func (c *conn) sendLastAndShutdown() {
 	}
 }
 
-// close closes the descriptor. The caller must hold the context's lock, and no goroutine may read or write, now or
-// later.
+// close closes the descriptor. The caller must hold the context's lock, and no goroutine may be reading or writing.
 func (c *conn) close() {
 	if c.closed {
 		return
@@ -408,8 +408,8 @@ func (c *conn) close() {
 	_ = unix.Close(c.fd)
 }
 
-// setSocketOptions sets those socket options that the system supports. Buffer sizes are left to the system's automatic
-// tuning.
+// setSocketOptions sets the socket options, ignoring those that the system does not support. It leaves the buffer sizes
+// to the system.
 func (d *domain) setSocketOptions(fd int, peer netip.Addr) {
 	set := func(level, name, value int) { _ = unix.SetsockoptInt(fd, level, name, value) } // best effort
 	seconds := func(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
@@ -418,7 +418,8 @@ func (d *domain) setSocketOptions(fd int, peer netip.Addr) {
 	set(unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
 	// Available since Linux 6.15. On earlier versions the option above helps a little.
 	set(unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(maxRetry/time.Millisecond))
-	// Loopback has no network to share, and an algorithm that paces by measurement (bbr) reduces throughput by a fifth.
+	// On loopback no network is shared, and a congestion control that measures the rate (bbr) reduces throughput by a
+	// fifth.
 	if peer.Unmap().IsLoopback() {
 		_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 	}

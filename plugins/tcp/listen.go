@@ -16,8 +16,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// listen binds the address with which the class was opened, and sets the class's canonical name. It returns nil if the
-// class does not listen.
+// listen binds the address with which the class was opened and sets the class's canonical name. If the class does not
+// listen, it returns nil without an error.
 func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	if rest == "" {
 		return nil, nil
@@ -44,7 +44,7 @@ func (d *domain) listen(rest string) (*net.TCPListener, error) {
 	ap := d.names.Bound
 	switch {
 	case d.opts.Advertise != "":
-		ap, _ = parseAdvertise(d.opts.Advertise, ap.Port()) // already parsed by validate
+		ap, _ = parseAdvertise(d.opts.Advertise, ap.Port()) // validate has already checked that it can be parsed
 	case ap.Addr().IsUnspecified():
 		ap = netip.AddrPortFrom(inet.Outward(ap.Addr()), ap.Port())
 	}
@@ -62,7 +62,7 @@ func checkListenerAddr(l *net.TCPListener, where netip.AddrPort) error {
 	return nil
 }
 
-// bind returns a listening socket. An invalid address means every address of the machine.
+// bind returns a socket that listens at where. If where is invalid, the socket listens at every address of the machine.
 func bind(where netip.AddrPort, control func(network, address string, c syscall.RawConn) error) (*net.TCPListener, error) {
 	lc := net.ListenConfig{Control: control, KeepAlive: -1}
 	lc.SetMultipathTCP(false)
@@ -80,8 +80,8 @@ func bind(where netip.AddrPort, control func(network, address string, c syscall.
 	return l.(*net.TCPListener), nil
 }
 
-// enablePortSharing allows further sockets of the same user to share the port of l, which was bound exclusively. A
-// second server that is started by mistake still fails to bind, unless it also uses ReusePort.
+// enablePortSharing allows further sockets of the same user to listen on the port of l, which was bound exclusively. If
+// a second server is started by mistake, binding the port therefore still fails, unless it also uses ReusePort.
 func (d *domain) enablePortSharing(l *net.TCPListener) error {
 	raw, err := l.SyscallConn()
 	if err == nil {
@@ -93,7 +93,7 @@ func (d *domain) enablePortSharing(l *net.TCPListener) error {
 	return nil
 }
 
-// bindSibling returns another listening socket at the address of the first.
+// bindSibling returns a further socket that listens at the same address as the first.
 func (d *domain) bindSibling() (net.Listener, error) {
 	l, err := bind(d.names.Bound, func(network, address string, c syscall.RawConn) error {
 		if f := d.opts.Control; f != nil {
@@ -109,7 +109,7 @@ func (d *domain) bindSibling() (net.Listener, error) {
 	return l, nil
 }
 
-// bindError converts an error of bind to one with a code.
+// bindError returns err, which occurred while binding where, with the corresponding error code.
 func bindError(where netip.AddrPort, err error) error {
 	code := codes.ErrIO
 	switch {
@@ -127,7 +127,7 @@ func bindError(where netip.AddrPort, err error) error {
 	return codes.WithText(code, fmt.Sprintf("listen on %s: %s", text, secure.Innermost(err)))
 }
 
-// isErrno reports whether err is the given errno, whose number differs between Unix and Windows.
+// isErrno reports whether err is an errno that has the value unix on Unix and the value windows on Windows.
 func isErrno(err error, unix, windows syscall.Errno) bool {
 	if runtime.GOOS == "windows" {
 		unix = windows

@@ -13,12 +13,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// closeTimeout limits the time spent writing the last bytes of a connection.
+// closeTimeout is the maximum time spent on writing the last bytes of a connection.
 const closeTimeout = 100 * time.Millisecond
 
-// A socket is a net.Conn over TCP, with or without TLS. Deadlines apply to the TCP connection.
+// A socket is a TCP connection, with or without TLS. Deadlines apply to the underlying TCP connection.
 type socket struct {
-	io.ReadWriter // tcp, tls, or a plainReader
+	io.ReadWriter // the TCP connection, tls, or a plainReader
 	tcp           *net.TCPConn
 	tls           *tlsConn // nil without TLS
 }
@@ -28,7 +28,7 @@ var (
 	_ carrier.Prover = (*socket)(nil)
 )
 
-// Close sends close_notify, if that is possible within closeTimeout, and closes the connection.
+// Close closes the connection. With TLS it first sends close_notify, for which it waits up to closeTimeout.
 func (s *socket) Close() error {
 	if s.tls != nil {
 		_ = s.tcp.SetWriteDeadline(time.Now().Add(closeTimeout))
@@ -71,8 +71,8 @@ func (s *socket) Proof() carrier.Proof {
 	return s.tls.proof.Who
 }
 
-// connect dials name and, if TLS is enabled, performs the handshake. The peer must then prove that it is host or, if
-// host is empty, that it has the IP address in name.
+// connect dials name and, if TLS is enabled, performs the handshake. The peer's certificate must then be valid for host
+// or, if host is empty, for the IP address in name.
 func (d *domain) connect(ctx context.Context, name, host string) (*socket, error) {
 	ap, err := inet.Parse(scheme, name)
 	var nc net.Conn
@@ -100,7 +100,7 @@ func (d *domain) connect(ctx context.Context, name, host string) (*socket, error
 	return s, nil
 }
 
-// setConnOptions sets the options of a connection managed by package net.
+// setConnOptions sets the socket options of a connection that is read and written through package net.
 func (d *domain) setConnOptions(nc *net.TCPConn) {
 	keep, _ := d.opts.keepaliveParams(d.peerTimeout)
 	_ = nc.SetNoDelay(true)

@@ -164,17 +164,17 @@ func (o Options) withDefaults(peerTimeout time.Duration) Options {
 	return o
 }
 
-// maxTime caps durations so that sums of them do not overflow.
+// maxTime is the maximum of the durations in Options. It prevents sums of them from overflowing.
 const maxTime time.Duration = math.MaxInt64 / 4
 
 const defaultWriteTimeout = 10 * time.Second
 
-// keepaliveParams returns the keepalive parameters for a socket, and how long sent data may remain unacknowledged
-// (TCP_USER_TIMEOUT). The latter is the time that the keepalive probes of an idle connection take, but no less than
-// PeerTimeout and WriteTimeout.
+// keepaliveParams returns the keepalive parameters of a socket, and userTimeout, the time for which sent data may
+// remain unacknowledged (TCP_USER_TIMEOUT). userTimeout is the time after which keepalive probes fail on an idle
+// connection, but at least PeerTimeout and WriteTimeout.
 //
-// About ten probes are sent. On a network that drops a fifth of the packets in each direction, three probes would all
-// be lost one time in twenty.
+// About ten probes are sent. On a network that drops a fifth of the packets in each direction, all of only three probes
+// would be lost one time in twenty.
 func (o *Options) keepaliveParams(peerTimeout time.Duration) (keep net.KeepAliveConfig, userTimeout time.Duration) {
 	if o.KeepAlive < 0 {
 		return net.KeepAliveConfig{Enable: false}, 0
@@ -184,13 +184,13 @@ func (o *Options) keepaliveParams(peerTimeout time.Duration) (keep net.KeepAlive
 	count := max(int(idle/each), 3)
 	keep = net.KeepAliveConfig{Enable: true, Idle: idle, Interval: each, Count: count}
 	userTimeout = max(idle+each*time.Duration(count+1), peerTimeout+each)
-	if o.WriteTimeout > defaultWriteTimeout { // TCP_USER_TIMEOUT also counts while the peer's window is closed
+	if o.WriteTimeout > defaultWriteTimeout { // the system applies TCP_USER_TIMEOUT even while the peer's window is closed
 		userTimeout = max(userTimeout, o.WriteTimeout+each)
 	}
 	return keep, userTimeout
 }
 
-// A domain is the plugin as opened by one class.
+// A domain is the state of the plugin for one class.
 type domain struct {
 	opts     Options
 	security *security // nil without TLS
@@ -199,7 +199,7 @@ type domain struct {
 	names    inet.Names
 
 	peerTimeout time.Duration // na.Config.PeerTimeout
-	hasPoller   bool          // whether the contexts of the class have pollers
+	hasPoller   bool          // the contexts of the class have pollers
 
 	server *netconn.Server
 }
@@ -241,7 +241,7 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	return n, nil
 }
 
-// usePoller reports whether the goroutine that polls a context reads the sockets itself.
+// usePoller reports whether the goroutine that polls a context also reads its sockets.
 func (d *domain) usePoller() bool { return d.hasPoller && !d.opts.Portable }
 
 // newPortable returns a carrier that uses two goroutines for each connection.
@@ -259,13 +259,13 @@ func (d *domain) newPortable(core carrier.Core) (carrier.Carrier, error) {
 	}, core)
 }
 
-// unreachableError returns the error for a dial that failed during action.
+// unreachableError returns the error for a dial that failed with err. action describes what failed.
 func unreachableError(action string, err error) error {
 	return codes.WithText(codes.ErrUnreachable, action+": "+secure.Innermost(err))
 }
 
-// lostError returns the error for a connection that failed. If the peer sent a TLS alert, it rejects this side now and
-// will do so on every further attempt, so the error has the code ErrPermission.
+// lostError returns the error for a connection that failed with err. If err is a TLS alert sent by the peer, the code
+// is ErrPermission, because the peer would also reject further attempts. action describes what failed.
 func lostError(action string, err error) error {
 	code := codes.ErrPeerLost
 	var op *net.OpError

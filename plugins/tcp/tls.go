@@ -16,15 +16,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/internal/secure"
 )
 
-// A security performs TLS handshakes according to Options.TLS.
+// A security performs TLS handshakes as configured by Options.TLS.
 type security struct {
 	config     *tls.Config                // Options.TLS
-	lastConfig atomic.Pointer[tls.Config] // configuration of the last handshake; nil before the first
+	lastConfig atomic.Pointer[tls.Config] // configuration used by the last handshake; nil before the first
 	timeout    time.Duration
 	log        *slog.Logger
 }
 
-// newSecurity returns nil if the options do not enable TLS.
+// newSecurity returns the security for opts, or nil if TLS is not enabled.
 func newSecurity(opts *Options, log *slog.Logger) *security {
 	if opts.TLS == nil {
 		return nil
@@ -33,7 +33,7 @@ func newSecurity(opts *Options, log *slog.Logger) *security {
 }
 
 // handshakeConfig returns the configuration for a handshake, which is Options.TLS with the settings that this package
-// requires. All handshakes share it until the certificate authorities change.
+// requires. Handshakes share one configuration until the certificate authorities change.
 func (s *security) handshakeConfig() *tls.Config {
 	if cfg := s.lastConfig.Load(); cfg != nil && secure.IsCurrent(s.config, cfg) {
 		return cfg
@@ -50,7 +50,7 @@ type tlsConn struct {
 	*tls.Conn
 	lower *lowerConn
 	proof *secure.Proof
-	own   *secure.Own // certificate of this side; nil if the peer dialed
+	own   *secure.Own // certificate presented by this side; nil if the peer dialed
 }
 
 // Read implements net.Conn. In TLS 1.3 the peer may reject this side's certificate after the handshake has completed on
@@ -60,7 +60,7 @@ func (c *tlsConn) Read(b []byte) (int, error) {
 	return n, c.own.Wrap(err)
 }
 
-// serve performs the handshake on an accepted connection. The handshake fails at deadline.
+// serve performs the TLS handshake on an accepted connection. The handshake fails if it has not completed by deadline.
 func (s *security) serve(nc *net.TCPConn, deadline time.Time) (*tlsConn, error) {
 	t := &lowerConn{
 		rw: nc, remote: nc.RemoteAddr(), inspectsCerts: secure.Looks(s.config),
@@ -70,8 +70,8 @@ func (s *security) serve(nc *net.TCPConn, deadline time.Time) (*tlsConn, error) 
 	return s.handshake(tls.Server(t, cfg), cfg, t, nc, nil, deadline)
 }
 
-// dial performs the handshake on a dialed connection, within the timeout of s. The peer at the canonical name must
-// prove that it is host or, if host is empty, that it has the IP address in name.
+// dial performs the TLS handshake on a connection dialed to name, the peer's canonical name. The peer's certificate
+// must be valid for host or, if host is empty, for the IP address in name.
 func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	ap, err := inet.Parse(scheme, name)
 	if err != nil {
@@ -85,8 +85,8 @@ func (s *security) dial(nc *net.TCPConn, name, host string) (*tlsConn, error) {
 	return s.handshake(conn, cfg, t, nc, own, time.Now().Add(s.timeout))
 }
 
-// handshake performs the handshake of conn, which fails at due. own is nil on the accepting side. Functions of the
-// tls.Config run only here, and a panic in one of them closes only this connection.
+// handshake performs the handshake of conn, which fails if it has not completed by due. own is nil on the accepting
+// side. The functions of the tls.Config run only here. If one of them panics, only this connection is closed.
 func (s *security) handshake(
 	conn *tls.Conn, cfg *tls.Config, t *lowerConn, nc *net.TCPConn, own *secure.Own, due time.Time,
 ) (c *tlsConn, err error) {
@@ -103,7 +103,7 @@ func (s *security) handshake(
 		}
 		return nil, own.Wrap(err)
 	}
-	if own != nil && t.certBytes > secure.MaxClientProof { // the listener will close the connection silently
+	if own != nil && t.certBytes > secure.MaxClientProof { // the listener closes the connection without giving this reason
 		return nil, secure.OwnTooLong(t.certBytes, secure.MaxClientProof)
 	}
 	state := conn.ConnectionState()
@@ -115,18 +115,17 @@ func (s *security) handshake(
 	return &tlsConn{Conn: conn, lower: t, proof: secure.Prove(cfg, &state, t.inspectsCerts), own: own}, nil
 }
 
-// A lowerConn is the connection that package tls reads and writes. It forwards reads and writes, checks the first bytes
-// received from the peer, limits the number of bytes that the peer may send during the handshake, and reports an error
-// if the connection is closed without close_notify. Its deadline methods do nothing; deadlines are set on the
-// underlying socket.
+// A lowerConn is the connection that package tls reads and writes. It checks the first bytes that the peer sends,
+// limits the number of bytes that it may send during the handshake, and reports an error if the connection is closed
+// without close_notify. Its deadline methods do nothing, because deadlines are set on the underlying socket.
 type lowerConn struct {
 	rw            io.ReadWriter
 	remote        net.Addr
 	inspectsCerts bool   // functions of the tls.Config verify certificates
 	readLimit     int    // number of bytes that the peer may still send; negative means no limit
-	nextReadLimit int    // value of readLimit starting at this side's first write; 0 means unchanged
-	certBytes     int    // bytes written since the peer's first bytes: on the dialing side, its certificates
-	firstBytes    []byte // up to tlsHead bytes
+	nextReadLimit int    // value of readLimit after this side's first write; 0 means unchanged
+	certBytes     int    // number of bytes written since the peer's first bytes, which on the dialing side are its certificates
+	firstBytes    []byte // up to tlsHead bytes from the beginning of the peer's stream
 	received      bool   // the peer has sent bytes
 }
 
@@ -139,7 +138,7 @@ func (t *lowerConn) Read(b []byte) (int, error) {
 		b = b[:min(len(b), t.readLimit)]
 	}
 	n, err := t.rw.Read(b)
-	if t.readLimit > 0 { // during the handshake, when one goroutine reads and writes
+	if t.readLimit > 0 { // during the handshake, only one goroutine reads and writes
 		t.received = t.received || n > 0
 		t.readLimit -= n
 		if len(t.firstBytes) < tlsHead {
@@ -158,8 +157,8 @@ func (t *lowerConn) Read(b []byte) (int, error) {
 // tlsHead is the number of bytes needed to distinguish a TLS stream from one that begins with a HELLO frame.
 const tlsHead = 3
 
-// mayBeTLS reports whether b can be the beginning of a TLS stream, which is a record with a handshake message or an
-// alert. A HELLO frame begins with its length, which is at most a few KiB, so its third byte is zero.
+// mayBeTLS reports whether b can be the beginning of a TLS stream, whose first record is a handshake message or an
+// alert. A HELLO frame begins with its length, which is at most a few KiB, so the third byte of such a stream is 0.
 func mayBeTLS(b []byte) bool {
 	for i, c := range b {
 		ok := c == 0x16 || c == 0x15
@@ -176,8 +175,8 @@ func mayBeTLS(b []byte) bool {
 	return true
 }
 
-// isClientHello reports whether head, the first bytes of a stream, begins the first message of a TLS client. It returns
-// false if head has fewer than tlsHead bytes.
+// isClientHello reports whether head is the beginning of the first message of a TLS client. It returns false if head is
+// shorter than tlsHead bytes.
 func isClientHello(head []byte) bool {
 	return len(head) >= tlsHead && head[0] == 0x16 && mayBeTLS(head)
 }
@@ -193,7 +192,7 @@ func (t *lowerConn) Write(b []byte) (int, error) {
 	return t.rw.Write(b)
 }
 
-// Close implements net.Conn. It is a no-op, because the owner of the socket closes it.
+// Close implements net.Conn. It does nothing, because the socket's owner closes the socket.
 func (t *lowerConn) Close() error { return nil }
 
 // LocalAddr implements net.Conn.
@@ -211,7 +210,7 @@ func (t *lowerConn) SetReadDeadline(time.Time) error { return nil }
 // SetWriteDeadline implements net.Conn.
 func (t *lowerConn) SetWriteDeadline(time.Time) error { return nil }
 
-// A silentError is the error of a handshake in which the peer sent nothing.
+// A silentError is returned by a handshake in which the peer sent nothing. It wraps the handshake's error.
 type silentError struct{ error }
 
 // Unwrap returns the handshake error.
@@ -225,8 +224,8 @@ var (
 	errWantsTLS   = secure.WantsTLS(scheme)
 )
 
-// tlsError returns the error for a failed handshake. If the connection was cut off, another attempt may succeed, so the
-// error has the code ErrPeerLost.
+// tlsError returns the error for a handshake that failed with err. If the connection was interrupted, the code is
+// ErrPeerLost, because another attempt may succeed.
 func tlsError(err error) error {
 	code := codes.ErrUnreachable
 	if errors.Is(err, errTruncated) || isErrno(err, syscall.ECONNRESET, 10054) {

@@ -43,8 +43,8 @@ func (n *Names) listenIP(host string) (netip.Addr, error) {
 	return preferIPv4(ips), nil
 }
 
-// preferIPv4 returns the first IPv4 address, or the first address if there is none. A socket that is bound to a single
-// address is more likely to be reachable over IPv4.
+// preferIPv4 returns the first IPv4 address in ips or, if there is none, the first address. If a socket is bound to
+// only one address, peers are more likely to reach an IPv4 address.
 func preferIPv4(ips []netip.Addr) netip.Addr {
 	for _, ip := range ips {
 		if ip.Unmap().Is4() {
@@ -54,7 +54,7 @@ func preferIPv4(ips []netip.Addr) netip.Addr {
 	return ips[0]
 }
 
-// addrOf returns the first IPv4 address of an interface, or its first address if it has no IPv4 address.
+// addrOf returns the first IPv4 address of ifc or, if it has none, its first address.
 func addrOf(ifc *net.Interface) (netip.Addr, error) {
 	all, err := ifc.Addrs()
 	if ips := addrsOf(all); err == nil && len(ips) > 0 {
@@ -67,13 +67,14 @@ func addrOf(ifc *net.Interface) (netip.Addr, error) {
 	return netip.Addr{}, codes.WithText(codes.ErrAddrInvalid, "interface "+ifc.Name+" has no address")
 }
 
-// Outward returns the address to advertise to peers when the socket listens on all addresses. It is the address that
-// the default route uses, or else the first address that is not confined to the machine or its link, or else loopback.
+// Outward returns the address to advertise to peers when the socket listens at every address. It is the address that
+// the default route uses. If there is no such route, it is the first address that is reachable from outside the machine
+// and its link or, failing that, a loopback address.
 func Outward(wildcard netip.Addr) netip.Addr {
 	fits := func(ip netip.Addr) bool {
 		return ip.IsGlobalUnicast() && !ip.IsLinkLocalUnicast() && (ip.Is4() || wildcard.Is6())
 	}
-	// Connecting a datagram socket sends nothing. It only consults the routing table. The addresses are reserved for
+	// Connecting a datagram socket sends nothing. It only consults the routing table. These addresses are reserved for
 	// documentation.
 	for _, far := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		if c, err := net.Dial("udp", far); err == nil {

@@ -16,13 +16,13 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// Names resolves and validates a transport's addresses on behalf of a class. It implements carrier.Names.
+// Names resolves and validates the addresses of a transport for one class. It implements carrier.Names.
 type Names struct {
 	Scheme   string         // scheme of the transport, without "://"
 	Self     string         // canonical or private name of the class
 	Bound    netip.AddrPort // address on which the class listens; zero if it does not
 	Resolver Resolver
-	Certify  bool // whether peers present certificates, which must carry the host by which the peer was looked up
+	Certify  bool // peers must present certificates that are valid for the host by which they were looked up
 }
 
 // A Resolver looks up the addresses of a host. *net.Resolver implements it.
@@ -30,12 +30,12 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Canonical returns the canonical name of an address.
+// Canonical returns the canonical name for ap, such as "tcp://10.0.0.7:9000".
 func Canonical(scheme string, ap netip.AddrPort) string {
 	return scheme + "://" + Unmapped(ap).String()
 }
 
-// Parse parses a transport's canonical name.
+// Parse returns the address in name, a canonical name of the transport with the given scheme.
 func Parse(scheme, name string) (netip.AddrPort, error) {
 	rest, ok := strings.CutPrefix(name, scheme+"://")
 	if !ok {
@@ -63,10 +63,10 @@ func notValid(name, why string) error {
 	return codes.WithText(codes.ErrInvalid, "address "+name+" "+why)
 }
 
-// maxAddresses is the maximum number of addresses of one host that are dialed.
+// maxAddresses is the maximum number of addresses of one host that a name may contain. All of them are dialed.
 const maxAddresses = 8
 
-// choice separates the addresses in the name of a host that has several.
+// choice is the separator between addresses in a name that contains several.
 const choice = "|"
 
 // Expand implements carrier.Expander.
@@ -119,7 +119,7 @@ func (n *Names) Resolve(text string, done func(name string, err error)) (cancel 
 		defer stop()
 		ips, err := n.find(ctx, host)
 		switch {
-		case ctx.Err() != nil: // the result is no longer needed
+		case ctx.Err() != nil: // the lookup was canceled
 		case err != nil:
 			done("", err)
 		default:
@@ -143,7 +143,7 @@ func (n *Names) Host(text string) string {
 		return wanted
 	}
 	if _, ok := numeric(at); ok {
-		return "" // the address itself
+		return "" // the certificate must be valid for the address itself
 	}
 	return strings.TrimSuffix(at[0].host, ".")
 }
@@ -165,15 +165,15 @@ func (n *Names) Carries(id *carrier.Proof, name, host string) error {
 	return nil
 }
 
-// maxNamed limits the number of a certificate's names in an error text.
+// maxNamed is the maximum number of a certificate's names that an error text lists.
 const maxNamed = 16
 
-// NotFor describes the names in a certificate that is not valid for host.
+// NotFor returns a text that lists the names in c, a certificate that is not valid for host.
 func NotFor(c *x509.Certificate, host string) string {
 	return "valid for " + NamesIn(c) + ", not " + host
 }
 
-// NamesIn returns the DNS names, IP addresses and URIs in a certificate, separated by commas.
+// NamesIn returns the DNS names, IP addresses and URIs for which c is valid, separated by commas.
 func NamesIn(c *x509.Certificate) string {
 	names := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {
@@ -191,13 +191,13 @@ func NamesIn(c *x509.Certificate) string {
 	return strings.Join(names, ", ")
 }
 
-// HostOf returns the IP address in a canonical name, in the form used in certificates.
+// HostOf returns the IP address in name, a canonical name, in the form used in certificates.
 func HostOf(scheme, name string) string {
 	ap, _ := Parse(scheme, name)
 	return ap.Addr().WithZone("").String()
 }
 
-// find looks up a host name and returns at least one address.
+// find looks up host. If it returns no error, it returns at least one address.
 func (n *Names) find(ctx context.Context, host string) ([]netip.Addr, error) {
 	ips, err := n.Resolver.LookupNetIP(ctx, "ip", host)
 	switch {
@@ -215,8 +215,8 @@ type target struct {
 	port uint16
 }
 
-// split parses "SCHEME://host:port", and the forms in which resolved addresses are printed: "SCHEME://wanted@IP:port",
-// where wanted is the host name, and "SCHEME://IP:port|IP:port" for several addresses.
+// split parses text, which is either "SCHEME://host:port" or a resolved address as printed. A resolved address has the
+// form "SCHEME://wanted@IP:port", where wanted is the host name, or "SCHEME://IP:port|IP:port" if there are several.
 func (n *Names) split(text string) (wanted string, at []target, err error) {
 	rest, ok := strings.CutPrefix(text, n.Scheme+"://")
 	switch {
@@ -245,7 +245,7 @@ func (n *Names) split(text string) (wanted string, at []target, err error) {
 	return wanted, at, nil
 }
 
-// splitOne parses the "host:port" in one, which is a part of the address text.
+// splitOne parses one, the "host:port" of one of the addresses in text. text is used in error messages.
 func (n *Names) splitOne(text, one string) (t target, err error) {
 	want := fmt.Sprintf(", want %[1]s://host:port or %[1]s://[IPv6 address]:port", n.Scheme)
 	host, service, err := net.SplitHostPort(one)
@@ -266,7 +266,7 @@ func (n *Names) splitOne(text, one string) (t target, err error) {
 	return target{host, uint16(p)}, nil
 }
 
-// numeric returns the IP addresses of the targets. ok is false if any target has a host name.
+// numeric returns the addresses of the targets. ok is false if one of them has a host name.
 func numeric(at []target) (addrs []netip.AddrPort, ok bool) {
 	for _, t := range at {
 		ip, err := netip.ParseAddr(t.host)
@@ -278,12 +278,12 @@ func numeric(at []target) (addrs []netip.AddrPort, ok bool) {
 	return addrs, true
 }
 
-// resolved returns the canonical name of the addresses to which text resolved, the preferred address first. The name of
-// this process is the same however it is written. If one of this process's own addresses is not the first of its
-// family, it is omitted, because this process is then not the one being looked up.
+// resolved returns the canonical name for addrs, the addresses to which text was resolved, in order of preference. If
+// the first address of its family is one of this process, the name is that of this process, in whichever form it was
+// written. Any other address of this process is omitted, because this process is then not the one being looked up.
 func (n *Names) resolved(text string, addrs []netip.AddrPort) (string, error) {
 	var all []string
-	var first [2]bool // an address of the family has been seen
+	var first [2]bool // whether an address of the family has been seen
 	for _, ap := range addrs {
 		ap = Unmapped(ap)
 		if ap.Addr().IsUnspecified() {
@@ -310,7 +310,7 @@ func (n *Names) resolved(text string, addrs []netip.AddrPort) (string, error) {
 	return strings.Join(all, choice), nil
 }
 
-// isSelf reports whether dialing ip and port would reach the listener of n itself.
+// isSelf reports whether a connection to ip and port would reach the listener of this class.
 func (n *Names) isSelf(ip netip.Addr, port uint16) bool {
 	switch at := n.Bound.Addr(); {
 	case !n.Bound.IsValid() || port != n.Bound.Port():
@@ -337,7 +337,7 @@ func IsLocal(ip netip.Addr) bool {
 	return ip.IsLoopback() || slices.Contains(machine(), ip.WithZone(""))
 }
 
-// machine returns the addresses of this machine.
+// machine returns the IP addresses of this machine.
 func machine() []netip.Addr {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -356,8 +356,8 @@ func addrsOf(all []net.Addr) []netip.Addr {
 	return ips
 }
 
-// Verified reports whether the peer at remote may be identified with the process that listens at the name listen,
-// because it is on the same machine. local is the local address of the connection, or zero.
+// Verified reports whether the peer at the address remote may be identified with the process that listens at listen,
+// because both are on the same machine. local is the local address of the connection, or zero.
 func (n *Names) Verified(listen string, local, remote netip.Addr) bool {
 	ap, err := Parse(n.Scheme, listen)
 	if err != nil {

@@ -18,32 +18,32 @@ import (
 // ALPN is the protocol that both sides must offer in the TLS handshake.
 const ALPN = "quicksilver/1"
 
-// Limits, in bytes, for the data that a peer may send before the TLS handshake has completed. For a
-// peer that connected, they apply to its first message and to its certificates. For a dialed peer,
-// the limit applies to everything. Package tls needs several times as much memory as it receives.
+// Limits, in bytes, on the data that a peer may send before the TLS handshake has completed. For a
+// peer that connected, there is one limit for its first message and one for its certificates. For a
+// peer that was dialed, a single limit applies to everything. Package tls uses several times as
+// much memory as it receives.
 const (
 	MaxClientHello = 4 << 10
 	MaxClientProof = 6 << 10
 	MaxServerProof = 64 << 10
 )
 
-// Looks reports whether functions supplied by the program verify certificates.
+// Looks reports whether functions supplied by the program, in cfg, verify certificates.
 func Looks(cfg *tls.Config) bool {
 	return cfg.VerifyConnection != nil || cfg.VerifyPeerCertificate != nil
 }
 
 // Authorities is implemented by the ClientSessionCache of a configuration whose certificate
-// authorities may be replaced, as package qs does. Sessions are never resumed here, so the field
-// has no other use, and Clone preserves it.
+// authorities can be replaced, such as one of package qs. The field has no other use here, because
+// sessions are not resumed, and Clone preserves it.
 type Authorities interface {
-	// Current returns the pool that currently replaces pool, which may be pool itself. It may read
-	// files.
+	// Current returns the pool to use instead of pool, which may be pool itself. It may read files.
 	Current(pool *x509.CertPool) *x509.CertPool
 }
 
-// Forced returns a copy of cfg for one handshake, with the currently trusted authorities. The copy
-// allows only TLS 1.3 and this module's protocol, and makes every connection verify the peer again.
-// If GetConfigForClient is set, chosen is called with its result.
+// Forced returns a copy of cfg for handshakes, with the current certificate authorities. The copy
+// allows only TLS 1.3 and the protocol ALPN, and does not resume sessions, so that every connection
+// verifies the peer. If cfg.GetConfigForClient is set, chosen is called with its result.
 func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.Config)) *tls.Config {
 	cfg = cfg.Clone()
 	if a, ok := cfg.ClientSessionCache.(Authorities); ok {
@@ -66,14 +66,15 @@ func Forced(cfg *tls.Config, chosen func(hello *tls.ClientHelloInfo, other *tls.
 	return cfg
 }
 
-// IsCurrent reports whether forced, which Forced returned for cfg, has the currently trusted
-// authorities.
+// IsCurrent reports whether forced, which was returned by Forced for cfg, still has the current
+// certificate authorities.
 func IsCurrent(cfg, forced *tls.Config) bool {
 	a, ok := cfg.ClientSessionCache.(Authorities)
 	return !ok || a.Current(cfg.RootCAs) == forced.RootCAs && a.Current(cfg.ClientCAs) == forced.ClientCAs
 }
 
-// Validate returns a description of the valid TLS options if cfg is invalid, and "" otherwise.
+// Validate returns "" if cfg is valid, and otherwise a description of the TLS options that are
+// valid.
 func Validate(cfg *tls.Config) (want string) {
 	if cfg != nil && cfg.MaxVersion != 0 && cfg.MaxVersion < tls.VersionTLS13 {
 		return "a MaxVersion of TLS 1.3, or 0"
@@ -81,7 +82,7 @@ func Validate(cfg *tls.Config) (want string) {
 	return ""
 }
 
-// MayListen returns an error if cfg has no certificate to present to peers that connect.
+// MayListen returns an error if cfg contains no certificate to present to peers that connect.
 func MayListen(scheme string, cfg *tls.Config) error {
 	if len(cfg.Certificates) > 0 || cfg.GetCertificate != nil || cfg.GetConfigForClient != nil {
 		return nil
@@ -89,8 +90,8 @@ func MayListen(scheme string, cfg *tls.Config) error {
 	return codes.WithText(codes.ErrInvalid, scheme+": options: TLS has no certificate, want Certificates or GetCertificate to listen")
 }
 
-// Client returns the configuration for dialing host at name. If host is empty, the peer is verified
-// against the address in name.
+// Client returns the configuration for dialing the peer at name. The peer's certificate must be
+// valid for host or, if host is empty, for the address in name.
 func Client(cfg *tls.Config, scheme, name, host string) *tls.Config {
 	if cfg.ServerName != "" {
 		return cfg
@@ -102,18 +103,18 @@ func Client(cfg *tls.Config, scheme, name, host string) *tls.Config {
 	return cfg
 }
 
-// An Own holds the certificate that this side, as the client, presented in a handshake. It holds
-// nil before that, or if no certificate was presented. An Own is used for one handshake.
+// An Own holds the certificate that this side has presented as the client of a handshake, or nil if
+// it has presented none. An Own must be used for only one handshake.
 type Own struct{ leaf *x509.Certificate }
 
-// Note returns a copy of cfg that records in o the certificate that it presents.
+// Note returns a copy of cfg that stores the certificate presented by this side in o.
 func (o *Own) Note(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	choose, all := cfg.GetClientCertificate, cfg.Certificates
 	cfg.GetClientCertificate = func(r *tls.CertificateRequestInfo) (c *tls.Certificate, err error) {
 		if choose != nil {
 			c, err = choose(r)
-		} else { // choose as package tls does
+		} else { // choose a certificate in the same way as package tls
 			c = &tls.Certificate{}
 			for i := range all {
 				if r.SupportsCertificate(&all[i]) == nil {
@@ -124,7 +125,7 @@ func (o *Own) Note(cfg *tls.Config) *tls.Config {
 		}
 		if err == nil && c != nil && len(c.Certificate) > 0 {
 			if o.leaf = c.Leaf; o.leaf == nil {
-				o.leaf, _ = x509.ParseCertificate(c.Certificate[0]) // package tls reports an error if it cannot be parsed
+				o.leaf, _ = x509.ParseCertificate(c.Certificate[0]) // if it cannot be parsed, package tls reports the error
 			}
 		}
 		return c, err
@@ -132,8 +133,8 @@ func (o *Own) Note(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// Wrap returns err, a connection error. If the peer rejected this side's certificate as expired,
-// the returned error includes the certificate, which Reason describes. o may be nil.
+// Wrap returns err, the error of a connection. If err means that the peer considers this side's
+// certificate expired, the result includes the certificate, which Reason describes. o may be nil.
 func (o *Own) Wrap(err error) error {
 	if err == nil || o == nil || o.leaf == nil || Innermost(err) != alertExpired {
 		return err
@@ -141,7 +142,8 @@ func (o *Own) Wrap(err error) error {
 	return &expiredError{err, o.leaf}
 }
 
-// An expiredError indicates that the peer considers this side's certificate expired.
+// An expiredError is the error of a connection on which the peer rejected this side's certificate
+// as expired.
 type expiredError struct {
 	error
 	own *x509.Certificate
@@ -150,22 +152,22 @@ type expiredError struct {
 // Unwrap returns the peer's alert.
 func (e *expiredError) Unwrap() error { return e.error }
 
-// ByHost reports whether peers must present certificates for the hosts by which they were looked
-// up. cfg may be nil.
+// ByHost reports whether a peer's certificate must be valid for the host by which the peer was
+// looked up. cfg may be nil.
 func ByHost(cfg *tls.Config) bool {
 	return cfg != nil && cfg.ServerName == "" && !cfg.InsecureSkipVerify
 }
 
-// A Proof is the verified information about a peer from a handshake.
+// A Proof is what a handshake has verified about the peer.
 type Proof struct {
 	Who   carrier.Proof
 	cfg   *tls.Config
-	chain []*x509.Certificate // chain as sent by the peer
-	at    time.Time           // time of the handshake by the program's clock; zero if cfg has no clock
+	chain []*x509.Certificate // certificate chain as sent by the peer
+	at    time.Time           // time of the handshake according to cfg.Time; zero if that is not set
 }
 
-// Prove returns the Proof for a handshake. looked reports whether functions supplied by the program
-// have verified the certificates.
+// Prove returns the Proof for a completed handshake. looked reports whether functions supplied by
+// the program have verified the peer's certificates.
 func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
 	p := &Proof{Who: carrier.Proof{Secure: true}, cfg: cfg, chain: state.PeerCertificates}
 	switch { // a certificate that was only requested or sent, but not verified, proves nothing
@@ -184,7 +186,7 @@ func Prove(cfg *tls.Config, state *tls.ConnectionState, looked bool) *Proof {
 	return p
 }
 
-// clock returns the clock by which the validity of certificates is checked.
+// clock returns the clock that determines whether a certificate is valid, which is cfg.Time if set.
 func clock(cfg *tls.Config) func() time.Time {
 	if cfg.Time != nil {
 		return cfg.Time
@@ -192,8 +194,8 @@ func clock(cfg *tls.Config) func() time.Time {
 	return time.Now
 }
 
-// WallClock returns the WallClock for a transport's carrier.Network, or nil without TLS. cfg may be
-// nil.
+// WallClock returns the value of carrier.Network.WallClock for a transport that uses cfg, or nil if
+// cfg is nil.
 func WallClock(cfg *tls.Config) func() time.Time {
 	if cfg == nil {
 		return nil
@@ -201,10 +203,10 @@ func WallClock(cfg *tls.Config) func() time.Time {
 	return clock(cfg)
 }
 
-// expiry returns the time at which the last of the verified chains expires. A chain expires when
-// the first of its certificates does. If there is no verified chain, expiry uses the certificates
-// in shown, which functions supplied by the program have accepted. Certificates that were accepted
-// even though they had already expired never expire; expiry then returns the zero time.
+// expiry returns the time at which the last of the verified chains expires. A chain expires with
+// the first of its certificates. If there is no verified chain, expiry uses shown, the certificates
+// that functions supplied by the program have accepted. If these had already expired when they were
+// accepted, they are considered valid forever, and expiry returns the zero time.
 func expiry(verified [][]*x509.Certificate, shown []*x509.Certificate, now time.Time) (last time.Time) {
 	if len(verified) == 0 {
 		verified = [][]*x509.Certificate{shown}
@@ -223,12 +225,12 @@ func expiry(verified [][]*x509.Certificate, shown []*x509.Certificate, now time.
 	if !last.After(now) {
 		return time.Time{}
 	}
-	return last.Add(time.Nanosecond) // a certificate is still valid at NotAfter
+	return last.Add(time.Nanosecond) // a certificate is still valid at the time NotAfter
 }
 
-// SpeaksFor reports whether the peer, which connected, may be identified with the listener at name.
-// This requires that the peer has proven the identity that it would have to prove if it were dialed
-// there.
+// SpeaksFor reports whether the peer, which has connected to this side, may be identified with the
+// listener at name. For that, it must have proven the identity that it would have to prove if this
+// side dialed name.
 func (p *Proof) SpeaksFor(scheme, name string) bool {
 	if len(p.Who.Certificates) == 0 || p.cfg.InsecureSkipVerify {
 		return false
@@ -239,25 +241,25 @@ func (p *Proof) SpeaksFor(scheme, name string) bool {
 	opts := x509.VerifyOptions{
 		Roots: p.cfg.RootCAs, DNSName: Client(p.cfg, scheme, name, "").ServerName, CurrentTime: p.at, Intermediates: x509.NewCertPool(),
 	}
-	for _, cert := range p.chain[1:] { // the path to an authority may differ from that of the connection
+	for _, cert := range p.chain[1:] { // the path to an authority may differ from that found for the connection
 		opts.Intermediates.AddCert(cert)
 	}
 	_, err := p.Who.Certificates[0].Verify(opts)
 	return err == nil
 }
 
-// BothOrNone describes the options to set: those in the Config of package qs or, in programs that
-// create the plugin themselves, those of the plugin.
+// BothOrNone returns a text that names the options to set, which are those in the Config of package
+// qs or, in a program that creates the plugin itself, those of the plugin.
 func BothOrNone(scheme string) string {
 	return "set Config.TLS, or " + scheme + ".Options.TLS below package qs, on both sides, or on neither"
 }
 
-// WantsPlain returns the error for a TLS client that connects to a peer without TLS.
+// WantsPlain returns the error that a TLS client receives from a peer without TLS.
 func WantsPlain(scheme string) error {
 	return codes.WithText(codes.ErrProtocol, "the peer uses TLS, and this side does not: "+BothOrNone(scheme))
 }
 
-// WantsTLS returns the error for a client without TLS that connects to a peer that requires it.
+// WantsTLS returns the error that a client without TLS receives from a peer that requires TLS.
 func WantsTLS(scheme string) error {
 	return codes.WithText(codes.ErrProtocol, "TLS is required here: "+BothOrNone(scheme))
 }
@@ -274,17 +276,17 @@ const shorten = "use fewer intermediate certificates or smaller keys at the peer
 // Overflow is the TLS alert record_overflow, sent to a peer that has sent too much.
 const Overflow = 22
 
-// OwnTooLong returns the error for a client that has presented n bytes of certificates to a
-// listener with a lower limit.
+// OwnTooLong returns the error for a client whose certificates, of n bytes, exceed the limit of the
+// listener.
 func OwnTooLong(n, limit int) error {
 	return fmt.Errorf("the local certificate chain is too long: the limit of a listener is %d bytes, these have %d; "+
 		"use fewer intermediate certificates or smaller keys", limit, n)
 }
 
-// alertExpired is the text of the alert for a certificate that is not valid at the current time.
+// alertExpired is the text of the alert that reports an expired or not yet valid certificate.
 const alertExpired = "tls: expired certificate"
 
-// alerts maps the alerts with which a peer aborts a handshake to remedies.
+// alerts maps the text of each alert with which a peer may abort a handshake to a remedy.
 var alerts = map[string]string{
 	"tls: certificate required":           "the peer requires a certificate; set Certificates in the local tls.Config",
 	"tls: bad certificate":                "the peer rejected the local certificate",
@@ -296,8 +298,7 @@ var alerts = map[string]string{
 	"tls: no application protocol":        "the peer uses TLS, but not the protocol " + ALPN,
 }
 
-// Innermost returns the text of err without the addresses and calls that package net puts in front
-// of it.
+// Innermost returns the text of err without the addresses and operations that package net prepends.
 func Innermost(err error) string {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -306,7 +307,7 @@ func Innermost(err error) string {
 	return err.Error()
 }
 
-// Reason returns the reason why a TLS connection failed, and the remedy.
+// Reason returns a text that states why a TLS connection failed with err, and the remedy.
 func Reason(err error) string {
 	var unverified *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
