@@ -32,7 +32,7 @@ func Alloc(n int) ([]byte, error) {
 	return b, nil
 }
 
-// Free releases b, which must be a whole slice returned by Alloc. No handle or transfer may still
-// be using b, so call Free only after the handle's Close has completed. Free panics if peers may
-// still read b, if b was not returned by Alloc, or if b has already been freed.
+// Free releases b, which must be a whole slice returned by Alloc. Before calling Free, the caller
+// must wait until the Close of every handle to b has completed and no transfer uses b. Free panics
+// if peers may still read b, if b was not returned by Alloc, or if b has already been freed.
 func Free(b []byte) { pool.Free(b) }

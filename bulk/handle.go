@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Access specifies what peers may do with the memory of a handle.
+// Access specifies whether peers may read or write the memory of a handle.
 type Access = na.Access
 
 // Access modes.
@@ -179,11 +179,12 @@ func (h *Handle) String() string {
 	return fmt.Sprintf("bulk handle of %d bytes (%s, %v)", h.Len(), where, h.Access())
 }
 
-// Format implements fmt.Formatter, so that no verb prints the token.
+// Format implements fmt.Formatter. It prints the result of String for every verb, so that the token
+// is never printed.
 func (h *Handle) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(h.String())) }
 
-// Close begins to revoke the peers' access to the memory. It does not block; use CloseFunc or
-// CloseWait to learn when access is revoked. A second Close fails with hg.ErrClosed. A remote
+// Close begins to revoke the peers' access to the memory. It does not block. CloseFunc and
+// CloseWait report when access has been revoked. A second Close fails with hg.ErrClosed. A remote
 // handle does not need to be closed.
 func (h *Handle) Close() error { return h.CloseFunc(nil) }
 

@@ -51,7 +51,7 @@ func (s *Stream) normalize(dir Dir) error {
 	return err
 }
 
-// A flow is a validated Stream with its direction and contexts.
+// A flow is a validated Stream, together with its direction and contexts.
 type flow struct {
 	Stream
 	dir     Dir

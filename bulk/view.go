@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A View gives read access to the bytes of a handle. The bytes are either the owner's memory,
-// without a copy, or a private buffer into which they were pulled.
+// A View gives read access to the bytes of a handle. Its memory is either shared with the owner,
+// without a copy, or a private buffer into which the bytes were pulled.
 type View struct {
 	bytes   []byte
 	shared  bool
@@ -58,9 +58,9 @@ func (v *View) Bytes() []byte { return v.bytes }
 // Shared reports whether the bytes are the owner's memory.
 func (v *View) Shared() bool { return v.shared }
 
-// Close releases the View. The error matches na.ErrRevoked if the View is shared and the owner has
-// closed its handle in the meantime; the caller must then discard what it read. A second Close
-// returns the result of the first.
+// Close releases the View. If the View is shared and the owner has closed its handle in the
+// meantime, the error matches na.ErrRevoked, and the caller must discard what it has read. A second
+// Close returns the result of the first.
 func (v *View) Close() error {
 	v.once.Do(func() {
 		if v.release != nil {

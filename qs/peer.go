@@ -14,8 +14,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Peer represents a service at one or more addresses, or the origin of a request. A Peer may be
-// copied; all copies refer to the same Peer.
+// A Peer represents a service at one or more addresses, or the process that sent a request. Copies
+// of a Peer refer to the same state.
 type Peer struct{ p *peer }
 
 // A peer holds the state shared by all copies of a Peer.
@@ -61,49 +61,49 @@ type PeerOptions struct {
 	Resolver Resolver
 	// Balancer chooses the address for each attempt. If nil, Config.Balancer is used.
 	Balancer Balancer
-	// ResolveInterval is the interval between calls to Resolver.Watch if Watch returns before its
-	// context is done. If zero, it is 30 seconds. Watch is called sooner after an address fails.
-	// After 4 × ResolveInterval without a call on the Peer, the context of Watch is canceled. The
-	// next call on the Peer starts Watch again.
+	// ResolveInterval is the time after which Resolver.Watch is called again if it returns before
+	// its context is done. If zero, it is 30 seconds. After an address has failed, Watch is called
+	// sooner. When there has been no call on the Peer for 4 × ResolveInterval, the context of Watch
+	// is canceled. The next call on the Peer starts Watch again.
 	ResolveInterval time.Duration
 	// HealthInterval is the interval at which addresses are probed, as by Ping, while the Peer is
 	// in use. An address is marked as failed if it does not respond within HealthInterval or
 	// reports that it is not ready. The minimum is 10 ms. If zero, only failed addresses are
-	// probed, before calls are sent to them again.
+	// probed, before calls use them again.
 	HealthInterval time.Duration
 }
 
-// minHealth is the minimum HealthInterval. With shorter intervals, probes would be a significant
-// part of the load.
+// minHealth is the minimum HealthInterval. If it were shorter, probes would be a significant part
+// of the load.
 const minHealth = 10 * time.Millisecond
 
 // Peer returns a Peer for the service at addrs, which are listed in order of preference. It uses
-// the default options; see PeerWith. Each call uses the first healthy address, or the one chosen by
-// Config.Balancer if set. Peer blocks until host names are resolved or ctx is done. It does not
-// dial, so if no server is running, the first call or Ping fails. A Peer is safe for concurrent
-// use, should be reused, and does not need to be closed.
+// the default PeerOptions; see PeerWith. Each call uses the first healthy address or, if
+// Config.Balancer is set, the one that it chooses. Peer blocks until host names are resolved or ctx
+// is done. It does not dial. If no server is running, the first call or Ping fails. A Peer is safe
+// for concurrent use, is meant to be reused, and does not need to be closed.
 func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 	return n.PeerWith(ctx, PeerOptions{}, addrs...)
 }
 
 // PeerWith is like Peer but uses the given options. It blocks until the Resolver delivers its first
-// result or ctx is done. It does not dial. Calls use the Resolver's latest result. An address that
+// result or ctx is done, and does not dial. Calls use the Resolver's latest result. An address that
 // is no longer in the result receives no new calls, but calls already in flight to it continue.
 //
 // An address is marked as failed if it is unreachable, if its connection is lost, if a call to it
 // exceeds its deadline or RetryPolicy.ProgressTimeout, or if it refuses a request because it is not
-// ready. A failed address is skipped for 0.5 to 1 s, doubling up to 30 s. Once it responds to a
-// probe, a single trial call is sent to it, and another one if the trial takes longer than the
-// pause. If a trial succeeds, the address is used again. If all addresses have failed, calls use
-// the one that failed least recently. A retry prefers a healthy address that the call has not tried
-// yet.
+// ready. Calls then avoid the address for a pause of 0.5 to 1 s, which doubles up to 30 s while the
+// address keeps failing. Once the address responds to a probe after the pause, a single trial call
+// is sent to it, and another one if the trial takes longer than the pause. If a trial succeeds, the
+// address is used again. If all addresses have failed, calls use the one that failed least
+// recently. A retry prefers a healthy address that the call has not tried yet.
 //
-// Calls in flight to a process that freezes fail, or are repeated by Retry, after
-// Config.PeerTimeout.
+// Calls in flight to a process that freezes fail after Config.PeerTimeout, and may be repeated by
+// Retry.
 //
-// A Peer uses at most the first 1,024 addresses. Addresses whose host cannot be found are omitted;
-// PeerWith fails if no address is left. For an address that does not match the transport of n, it
-// returns an error that matches ErrInvalid or hg.ErrUnsupported.
+// A Peer uses at most the first 1,024 addresses. Addresses whose host cannot be found are omitted.
+// PeerWith fails if no address is left. If an address does not match the transport of n, the error
+// matches ErrInvalid or hg.ErrUnsupported.
 func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
 	if err := o.check(addrs); err != nil {
 		return Peer{}, err

@@ -42,7 +42,7 @@ func (inOrder) Pick(_ *Call, ts []Candidate) int {
 	return -1
 }
 
-// RoundRobin returns a Balancer that cycles through the healthy addresses.
+// RoundRobin returns a Balancer that chooses the healthy addresses in turn.
 func RoundRobin() Balancer { return &roundRobin{} }
 
 // A roundRobin is the Balancer returned by RoundRobin.
@@ -62,11 +62,11 @@ func (r *roundRobin) Pick(c *Call, ts []Candidate) int {
 }
 
 // LeastLoaded returns a Balancer that chooses the address with the fewest calls of this Peer in
-// flight. Each MiB in the Sources and Sinks of these calls counts as one more call. Calls to an
-// address with more than twice the latency of others count up to four times, and such an address
-// counts as having one call even if it has none. Ties are broken at random. The latency is an
-// average over recent calls of all methods, where a stream counts as one call. A single slow call
-// can therefore divert other calls for a few seconds.
+// flight. Each MiB in the Sources and Sinks of these calls counts as one more call. If an address
+// has more than twice the latency of others, its calls count up to four times, and it counts as
+// having at least one call. Ties are broken at random. The latency is an average over recent calls
+// of all methods, in which a stream counts as one call. A single slow call can therefore divert
+// other calls for a few seconds.
 func LeastLoaded() Balancer { return leastLoaded{} }
 
 // leastLoaded is the Balancer returned by LeastLoaded.

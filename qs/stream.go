@@ -18,12 +18,10 @@ import (
 // A Stream is a method that returns a sequence of items, such as the rows of a query or the lines
 // of a log. It is typically a package-level variable imported by both client and server.
 //
-//	handler: send ─► up to 32 KiB of items ─► up to 64 KiB in the stream ─► a window of up to 256 KiB ─► caller's loop
-//	           └─ blocks while all of these are full ◄────────────────────────────────────────────────────┘
-//
 // Items are delivered in order, exactly once. The first item after a pause is sent immediately.
-// Items that follow in quick succession are batched and sent when the handler pauses. An encoded
-// item may not exceed hg.Config.MaxOutput bytes.
+// Items that follow in quick succession are batched and sent when the handler pauses. The caller's
+// flow-control window is up to 256 KiB. When it is full, up to 96 KiB of items are buffered at the
+// handler before send blocks. An encoded item must not exceed hg.Config.MaxOutput bytes.
 type Stream[In, Item any] struct{ m *method }
 
 // DefineStream declares a method that returns a stream of items. The rules of Define apply, and In

@@ -21,9 +21,9 @@ import (
 // as a chat, a watch with a changing filter, or a pipeline. It is typically a package-level
 // variable imported by both client and server.
 //
-//	caller:  Call ── In ──► handler
-//	         Send, CloseSend ──── Up ────► Receive … io.EOF
-//	         Receive … io.EOF ◄── Down ─── Send … return (io.EOF or the error follows the items)
+// The caller passes a single In to Call, sends items of type Up, and receives items of type Down.
+// The handler receives io.EOF after the last Up item, once the caller has called CloseSend. The
+// caller receives the handler's error, or io.EOF if that is nil, after the last Down item.
 //
 // In each direction, items are delivered in order, exactly once. The two directions are
 // independent. Batching, flow control and limits are the same as for a Stream.
@@ -137,10 +137,10 @@ func (u *Receiver[Up]) ReceiveInto(item *Up) error {
 // io.EOF, the last pair holds that error.
 func (u *Receiver[Up]) All() iter.Seq2[Up, error] { return iterate(u.Receive) }
 
-// SetTrailer sets the value that Trailer returns to the caller under name. The value is sent even
-// if the handler returns an error. SetTrailer modifies Call.ResponseMetadata under the rules of
-// WithMetadata. It must not be called concurrently or after the handler has returned. Errors match
-// ErrInvalid or hg.ErrOverflow.
+// SetTrailer sets the value for name that Trailer returns to the caller. The value is sent even if
+// the handler returns an error. It becomes part of Call.ResponseMetadata, and the rules of
+// WithMetadata apply to it. SetTrailer must not be called concurrently or after the handler has
+// returned. Errors match ErrInvalid or hg.ErrOverflow.
 func (u *Receiver[Up]) SetTrailer(name, value string) error {
 	c := u.req.callOf(u.req.in, u.req.out)
 	m, err := c.ResponseMetadata.With(name, value)

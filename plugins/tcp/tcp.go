@@ -35,10 +35,10 @@ type Options struct {
 	// ReusePort helps if many connections are made and many cores are available. It is not available on Windows.
 	ReusePort bool
 	// Spread is the number of contexts among which to distribute peers that connect to the address without a context
-	// number. Each context of a peer always reaches the same context. No connection is accepted until that many
-	// contexts exist. The maximum is 256. Zero means that all such peers reach the first context.
+	// number. Each context of a peer always reaches the same context of this class. No connection is accepted until
+	// Spread contexts exist. The maximum is 256. Zero means that all such peers reach the first context.
 	Spread int
-	// Portable uses two goroutines for each connection, even if the context has a poller.
+	// Portable makes each connection use two goroutines, even if its context has a poller.
 	Portable bool
 	// Unassisted disables background polling of a context that no goroutine drives. Peers are then served only during
 	// calls to Progress. It has no effect with Portable.
@@ -50,8 +50,8 @@ type Options struct {
 	// and leaves later connections to those processes. If the program closes the socket anyway, the failure is logged,
 	// no further peers can connect, and existing connections continue.
 	Listener *net.TCPListener
-	// Control is called for each socket before it is bound or connected, as net.ListenConfig.Control is, to set socket
-	// options. It is not called for Listener.
+	// Control, if not nil, is called for each socket before it is bound or connected, to set socket options. See
+	// net.ListenConfig.Control. It is not called for Listener.
 	Control func(network, address string, c syscall.RawConn) error
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
@@ -62,9 +62,9 @@ type Options struct {
 	// HandshakeTimeout limits the time from accepting a connection until its HELLO arrives, and the duration of the TLS
 	// handshake on a dialed connection. Zero means 5 s.
 	HandshakeTimeout time.Duration
-	// WriteTimeout is how long a peer may accept none of the bytes waiting to be sent to it before the session is
-	// closed. It is meant for peers that still send, to which PeerTimeout does not apply. Zero means 10 s, or
-	// PeerTimeout if that is longer.
+	// WriteTimeout is the time after which a session is closed if bytes are waiting to be sent and the peer accepts
+	// none of them. It applies even to peers that still send, to which PeerTimeout does not apply. Zero means 10 s,
+	// or PeerTimeout if that is longer.
 	WriteTimeout time.Duration
 	// TLS makes every connection of the class use TLS 1.3. Nil means no TLS. Both sides must agree. Otherwise each
 	// rejects the other with an error that says so.
@@ -88,9 +88,10 @@ type Options struct {
 	// (na.Context.Identity). Its functions run on goroutines of the plugin, possibly concurrently, and count toward
 	// HandshakeTimeout. If one panics or calls runtime.Goexit, that connection is closed.
 	TLS *tls.Config
-	// KeepAlive is how long a connection may be idle before the system probes it. If no probe is answered for the same
-	// time again, and for at least 3 s, the connection fails. Zero means 10 s. A negative value disables probing.
-	// KeepAlive detects machines that have disappeared, whereas na.Config.PeerTimeout detects processes that hang.
+	// KeepAlive is the time for which a connection may be idle before the system probes it. If no probe is answered for
+	// the same time again, and for at least 3 s, the connection fails. Zero means 10 s. A negative value disables
+	// probing. KeepAlive detects machines that have disappeared, whereas na.Config.PeerTimeout detects processes that
+	// hang.
 	KeepAlive time.Duration
 }
 

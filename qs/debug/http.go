@@ -146,7 +146,7 @@ type pageData struct {
 	Script template.JS
 }
 
-// A link is a hyperlink.
+// A link is a hyperlink on the page.
 type link struct{ Text, Link string }
 
 // Shows reports whether the page includes the list with the given name.
@@ -160,7 +160,7 @@ func (v pageData) About() bool {
 // Overview reports whether the page shows all lists without restriction.
 func (v pageData) Overview() bool { return v.Query.View == "" && !v.About() }
 
-// Link returns a link to the page with some parameters changed. See Query.linkWith.
+// Link returns a link to the page with the given query parameters changed. See Query.linkWith.
 func (v pageData) Link(changes ...string) string { return v.Query.linkWith(changes...) }
 
 // Home returns a link to the overview.
@@ -249,7 +249,7 @@ var headings = map[string][][3]string{
 }
 
 // Columns returns the column headings of a list. The link of a heading sorts the list by that
-// column in descending order, or in reverse order if the list is already sorted by it.
+// column, in descending order or, if the list is already sorted by it, in reverse order.
 func (v pageData) Columns(name string) (all []columnHead) {
 	for _, c := range headings[name] {
 		h := columnHead{Title: c[1], Class: c[2]}

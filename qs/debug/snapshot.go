@@ -6,8 +6,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A Snapshot is the state shown by a page, and its JSON representation. Durations, whose names end
-// in _ns, are in nanoseconds. Lists have at most Query.Limit rows.
+// A Snapshot is the state of a program's nodes, as shown by a Page. In its JSON representation, the
+// values of fields whose names end in _ns are durations in nanoseconds. Lists have at most
+// Query.Limit rows.
 type Snapshot struct {
 	// Time is the time at which the snapshot was taken.
 	Time time.Time `json:"time"`
@@ -15,21 +16,21 @@ type Snapshot struct {
 	Process Process `json:"process"`
 	// Query is the query, with defaults filled in.
 	Query Query `json:"query"`
-	// Observed reports whether the page counts completed calls, through Attach or Observe. If not,
-	// Methods and Errors are empty.
+	// Observed reports whether completed calls are passed to the page, through Attach or Observe.
+	// If not, Methods and Errors are empty.
 	Observed bool `json:"observed"`
 	// Causes lists the detected problems, the worst first and the least certain last.
 	Causes []Cause `json:"causes"`
-	// Load is the sum of all methods. The library's own methods are included only if Query.All is
-	// set.
+	// Load holds the sums over all methods. The library's own methods are included only if
+	// Query.All is set.
 	Load Load `json:"load"`
 	// Contexts lists the contexts of the classes on the page.
 	Contexts []Context `json:"contexts"`
 	// Calls lists the calls, requests and other transfers in flight, oldest first, except for those
 	// in Streams.
 	Calls List[Call] `json:"calls"`
-	// Streams lists the calls and requests with streams in flight, oldest first. Those whose caller
-	// has not read an item for 1 s precede all others.
+	// Streams lists the calls and requests with streams in flight. Streams whose caller has not
+	// read an item for 1 s come first. Otherwise the oldest come first.
 	Streams List[Call] `json:"streams"`
 	// Methods lists statistics of the calls completed since the start of the page, by method and
 	// kind.
@@ -88,8 +89,8 @@ type Usage struct {
 // A Cause describes a problem.
 type Cause struct {
 	// Kind is "not ready", "limit", "no room at peer", "peer lost", "stuck stream", "stalled",
-	// "leak", "errors" or "slow". Causes are sorted in this order. "slow" is less certain than the
-	// others, because it is based on a comparison with earlier times.
+	// "leak", "errors" or "slow". Causes are sorted by Kind in this order. "slow" is less certain
+	// than the others, because it is based on a comparison with earlier times.
 	Kind string `json:"kind"`
 	// Text describes the problem, the evidence for it, and the remedy.
 	Text string `json:"text"`
@@ -100,12 +101,13 @@ type Cause struct {
 	Method string `json:"method,omitempty"`
 	Peer   string `json:"peer,omitempty"`
 
-	// holdKey identifies an intermittent cause, which stays on the page for causeHoldTime. It is
-	// empty for other causes.
+	// holdKey identifies a cause that stays on the page for causeHoldTime after it was last found.
+	// It is empty if the cause does not stay.
 	holdKey string
 }
 
-// A Load holds the rates of all requests served and all calls made by this process.
+// A Load holds the rates of the requests served, the calls made and the transfers started by this
+// process.
 type Load struct {
 	// Requests holds the rates of the requests served by this process. Calls holds the rates of the
 	// calls that it makes.
@@ -138,10 +140,10 @@ type Window struct {
 	Errors int64 `json:"errors"`
 	// PerSecond is the number of completed calls per second.
 	PerSecond float64 `json:"per_second"`
-	// Items is the number of items transferred in streams, including streams still in flight. They
-	// are counted when a Snapshot is taken, so those transferred between the last Snapshot and the
-	// end of a stream are missing. The same applies to the bytes of items in Sent and Received,
-	// except in the windows of peers, which are complete.
+	// Items is the number of items transferred in streams, including streams still in flight. Items
+	// are counted when a Snapshot is taken. Those transferred between the last Snapshot and the
+	// completion of a stream are not counted. The same applies to the bytes of items in Sent and
+	// Received, except in Peer.Minute, which is complete.
 	Items int64 `json:"items"`
 	// Sent and Received are the numbers of bytes of input, output, items and memory.
 	Sent     int64 `json:"sent"`
@@ -164,7 +166,7 @@ type Context struct {
 	Open bool `json:"open"`
 	// Active is the number of requests whose handlers have begun and that have not completed. It is
 	// limited to MaxActive, and to MaxActivePerPeer for each session. Waiting is the number of
-	// requests waiting for one of these to complete. Queued is the number of callbacks and handlers
+	// requests waiting because of these limits. Queued is the number of callbacks and handlers
 	// waiting for Trigger.
 	Active           int64 `json:"active"`
 	MaxActive        int   `json:"max_active"`
@@ -177,9 +179,9 @@ type Context struct {
 	Streams           int64 `json:"streams"`
 	MaxStreams        int   `json:"max_streams"`
 	MaxStreamsPerPeer int   `json:"max_streams_per_peer"`
-	// Peers is the number of sessions that are up. Lost, Left and Idle count the sessions that have
-	// ended: because the peer died or became unresponsive, because the peer closed, and because
-	// both sides agreed that the session was idle, respectively.
+	// Peers is the number of sessions that are up. The other fields count sessions that were
+	// closed: Lost because the peer died or became unresponsive, Left because the peer closed, and
+	// Idle because both sides agreed that the session was idle.
 	Peers int   `json:"peers"`
 	Lost  int64 `json:"lost"`
 	Left  int64 `json:"left"`
@@ -199,10 +201,11 @@ type Context struct {
 	// number of bytes being fetched from peers.
 	Lent     int64 `json:"lent"`
 	Fetching int64 `json:"fetching"`
-	// Envelopes is the number of envelopes of EnvelopeSize bytes offered to each peer. An envelope
-	// is guaranteed room for one message. Reserved is the number of bytes guaranteed to all peers,
-	// out of Budget. HighWater is the maximum number of envelopes of one peer that this side has
-	// needed at the same time. Stalls is the number of messages that had to wait for an envelope.
+	// Envelopes is the number of envelopes, of EnvelopeSize bytes each, offered to each peer. An
+	// envelope is guaranteed room for one message. Reserved is the number of bytes guaranteed to
+	// all peers, of at most Budget. HighWater is the maximum number of a peer's envelopes that this
+	// process has needed at the same time. Stalls is the number of messages that have had to wait
+	// for an envelope.
 	Envelopes    int   `json:"envelopes"`
 	EnvelopeSize int   `json:"envelope_size"`
 	Reserved     int64 `json:"reserved"`
@@ -233,9 +236,9 @@ type Call struct {
 	Means string `json:"means"`
 	// Age is the time since the start of the call or transfer, or since the arrival of the request.
 	Age time.Duration `json:"age_ns"`
-	// Late reports whether the age is unusual. This is the case if it exceeds 100 ms and twice the
-	// 99th percentile of the method or, if fewer than 20 calls have completed, 1 s. A stream is
-	// late if its caller has not read an item for 1 s.
+	// Late reports whether the age is unusual, that is, more than 100 ms and more than twice the
+	// 99th percentile of the method. If fewer than 20 calls have completed, the limit is 1 s. A
+	// stream is late if its caller has not read an item for 1 s.
 	Late bool `json:"late"`
 	// Moved is the number of bytes transferred from Sources and to Sinks, including up to 8 MiB of
 	// read-ahead. Size is the total number of bytes to transfer, or 0 if unknown.
@@ -252,7 +255,7 @@ type Call struct {
 	session session
 }
 
-// A session identifies a session of a context. It is the unit to which MaxActivePerPeer applies.
+// A session identifies a session of a context. MaxActivePerPeer applies to each session separately.
 type session struct {
 	context int
 	peer    hg.Addr
@@ -260,12 +263,12 @@ type session struct {
 
 // A Stream describes the progress of a stream.
 type Stream struct {
-	// Items is the number of items sent by the handler or read by the caller. Bytes is the number
-	// of bytes sent or received.
+	// Items is the number of items that the handler has sent or the caller has read. Bytes is the
+	// number of bytes of items sent or received.
 	Items int64 `json:"items"`
 	Bytes int64 `json:"bytes"`
-	// Waiting is the number of buffered bytes that cannot be sent because the window is full, or
-	// that the caller has not read.
+	// Waiting is the number of bytes buffered at this process, because the window is full or
+	// because the caller has not read them.
 	Waiting int64 `json:"waiting"`
 	// Stuck is the time for which the caller has not read an item although data is buffered, or 0
 	// if no data is buffered.
@@ -293,7 +296,7 @@ type Method struct {
 	// Slowest describes the slowest call of the last ten minutes, if any.
 	Slowest *Slowest `json:"slowest,omitempty"`
 
-	usual Window // baseline of the method
+	usual Window // usual times of the method: its baseline, or those of the last ten minutes
 	// slowSince is the time at which the method became slow, by the page's clock. It is 0 if the
 	// method is not slow or became slow in the current slot.
 	slowSince time.Duration
@@ -324,7 +327,7 @@ type ErrorGroup struct {
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
 	// The following fields describe the last error. Text is the error message. Remote reports
-	// whether the error was returned by the peer. Fate states whether the request ran.
+	// whether the peer returned the error. Fate states whether the request ran.
 	Text   string `json:"text"`
 	Remote bool   `json:"remote"`
 	Fate   string `json:"fate"`
@@ -356,8 +359,8 @@ type Peer struct {
 	Remote   string `json:"remote"`
 	Verified string `json:"verified"`
 	Secure   bool   `json:"secure"`
-	// Transport is the scheme of the transport in use. Why is the reason why it was chosen, if
-	// there were several.
+	// Transport is the scheme of the transport in use. Why states why it was chosen, if there were
+	// several.
 	Transport string `json:"transport"`
 	Why       string `json:"why"`
 	// Requests is the number of requests from the peer in flight. Calls is the number of calls to
@@ -384,8 +387,8 @@ type Peer struct {
 	Waiting   int   `json:"waiting"`
 	Stalls    int64 `json:"stalls"`
 	HighWater int   `json:"high_water"`
-	// HeldBy is the limit that requests are waiting for at the peer, as reported by the peer, or
-	// empty if none are waiting.
+	// HeldBy is the limit that requests are waiting for at the peer, as reported by the peer. It is
+	// empty if no requests are waiting.
 	HeldBy string `json:"held_by,omitempty"`
 	// Methods lists the 16 methods most recently used in calls to and requests from the peer, by
 	// name. It is set only if Query.Peer is. The library's own methods are included only if
@@ -393,7 +396,7 @@ type Peer struct {
 	Methods []PeerMethod `json:"methods,omitempty"`
 
 	addr      hg.Addr // address bound to the session
-	wasCalled bool    // Query.Method was called in the last ten minutes
+	wasCalled bool    // Query.Method was called with the peer in the last ten minutes
 }
 
 // A PeerMethod holds the number of calls of a method with one peer.

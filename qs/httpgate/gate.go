@@ -122,8 +122,8 @@ func (e outputError) Unwrap() error { return e.error }
 // interrupted. The response header is written with the first item, so that an error that precedes
 // it is reported with its own status.
 //
-// The header Connect-Timeout-Ms is the timeout of the call in milliseconds and becomes the deadline
-// of the handler's context. If the request is canceled, so is the handler's context.
+// The header Connect-Timeout-Ms is the timeout of the call in milliseconds. It determines the
+// deadline of the handler's context. If the HTTP request is canceled, so is the handler's context.
 //
 // Errors are reported as in the Connect protocol, as an object with a code, a message and details.
 // The details are the fate of the request together with the code of package qs, and the detail
