@@ -131,7 +131,7 @@ func (p *peer) acquireAddrWithProbe(c *Call) (t, due backendLease, err error) {
 	for _, at := range p.backends {
 		switch {
 		case at.pauseEnd > now:
-		case at.state == backendTrying: // the trial is taking longer than the pause; it may be a long stream
+		case at.state == backendTrying: // the trial takes longer than the pause, and may be a long stream
 			at.state, at.pause = backendReady, min(2*at.pause, maxPause)
 		case at.state == backendFailing && due.backend == nil:
 			at.state = backendProbing

@@ -22,20 +22,20 @@ var causeKinds = []string{"not ready", "limit", "no room at peer", "peer lost", 
 // Thresholds for causes, and limits on their number.
 const (
 	defaultStalledAfter = 5 * time.Second
-	// minimum number of slow methods that are reported as one common cause; they must also be at
-	// least half of the methods in use
+	// minCommonSlow is the minimum number of slow methods that are reported as one common cause.
+	// They must also be at least half of the methods in use.
 	minCommonSlow   = 3
 	busyShare       = 0.8  // share of the available CPU time above which the process is considered busy
 	failingShare    = 20   // at least one in this many calls must have failed in the last minute
 	minFailures     = 10   // minimum number of failed calls in the last minute
-	minLeak         = 500  // minimum growth in the number of handles or regions; it must also be at least half of the number
+	minLeak         = 500  // minimum growth in the number of handles or regions; must also be at least half of that number
 	minSteadyLeak   = 100  // minimum growth if it has lasted for leakTime
 	minLeakSamples  = 4    // minimum number of samples needed to detect growth
 	minFirstLeak    = 2000 // with fewer samples, minimum number of handles or regions that is reported as a leak
 	maxMemoryPieces = 1000 // maximum number of memory regions examined per source
 	fullShare       = 20   // a budget is considered full if less than one part in this many is left
 	maxCauses       = 50   // maximum number of causes on a page
-	callsMoreFactor = 3    // a peer is considered to call more often than before above this factor
+	callsMoreFactor = 3    // factor above which a peer is considered to call more often than before
 
 	leakTime      = 5 * time.Minute  // minimum duration of growth for minSteadyLeak
 	causeHoldTime = 10 * time.Second // time for which a cause with a holdKey stays on the page after it was last found
@@ -57,7 +57,7 @@ func rankOf(kind string) int { return slices.Index(causeKinds, kind) }
 // A recentCause is a cause that stays on the page until causeHoldTime after it was last found.
 type recentCause struct {
 	Cause
-	at time.Duration // time at which it was last found, by the page's clock
+	at time.Duration // time at which it was last found, on the page's clock
 }
 
 // addRecent records the causes in all, which were found at the time now, and returns them together
@@ -374,7 +374,7 @@ func (l *snapshotBuilder) findStuckStreams() (all []Cause) {
 // findStalled returns a cause for each group of calls that have been in flight for too long.
 func (l *snapshotBuilder) findStalled() (all []Cause) {
 	late := func(c *Call) bool {
-		// reported by findLimits
+		// Requests in these states are reported by findLimits.
 		held := c.Kind == kindWords[inspect.EventTarget] && (c.State == "waiting" || c.State == "given")
 		w := l.usualOf(c)
 		return c.Age >= l.stalledAfter() && !held && !inspect.IsBuiltIn(c.Method) && (w.Count < minCalls || c.Age > medianFactor*w.P99)
@@ -688,8 +688,8 @@ func (l *snapshotBuilder) commonTail() change {
 	return medianOf(calm, func(m slowMethod) change { return m.tail })
 }
 
-// medianOf returns the median of the factors and the median of the added times that of returns for
-// some.
+// medianOf calls of for each element of some. It returns the median of the factors and the median of
+// the added times.
 func medianOf(some []slowMethod, of func(m slowMethod) change) change {
 	var times []float64
 	var more []time.Duration

@@ -111,7 +111,7 @@ type peerShard struct {
 
 // A peerCounter counts the calls to and requests from a peer.
 type peerCounter struct {
-	firstSeen      time.Duration // time of the first event of the peer, by the page's clock
+	firstSeen      time.Duration // time of the first event of the peer, on the page's clock
 	lastSeen       time.Duration // time of the last event of the peer
 	served         int64         // requests from the peer since firstSeen
 	excessRequests int64         // requests, included in served, in slots with far more requests than before
@@ -131,7 +131,8 @@ type peerSlot struct {
 type peerMethod struct {
 	counter  *methodCounter
 	lastSeen time.Duration
-	// number of calls completed in the minute up to lastSeen, by slot number modulo minuteSlots
+	// ended holds the number of calls completed in each slot of the minute up to lastSeen, indexed
+	// by slot number modulo minuteSlots.
 	ended [minuteSlots]uint32
 }
 
@@ -289,7 +290,7 @@ type errorKey struct {
 type errorCounter struct {
 	count       int64
 	first, last time.Time
-	lastAt      time.Duration // time of the last error, by the page's clock
+	lastAt      time.Duration // time of the last error, on the page's clock
 	lastEvent   inspect.Event // the last error
 }
 

@@ -48,7 +48,8 @@ type Page struct {
 
 	mu      sync.Mutex // guards the fields below
 	sources []source
-	// number of contexts of each source for which the page is notified of lost peers
+	// faultContexts holds, for each source, the number of contexts whose lost peers are reported to
+	// the page.
 	faultContexts map[source]int
 	streamMarks   map[streamKey]streamMark // progress of each stream at the last Snapshot
 	first         processSample

@@ -297,7 +297,7 @@ type Method struct {
 	Slowest *Slowest `json:"slowest,omitempty"`
 
 	usual Window // usual times of the method: its baseline, or those of the last ten minutes
-	// slowSince is the time at which the method became slow, by the page's clock. It is 0 if the
+	// slowSince is the time at which the method became slow, on the page's clock. It is 0 if the
 	// method is not slow or became slow in the current slot.
 	slowSince time.Duration
 }

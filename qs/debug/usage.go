@@ -12,7 +12,7 @@ import (
 // slot records one.
 type processSample struct {
 	isSet bool
-	at    time.Duration // by the page's clock
+	at    time.Duration // on the page's clock
 	cpu   time.Duration // CPU time used by the process so far
 
 	handles, regions int64 // numbers of handles and regions that are neither closed nor in use

@@ -86,7 +86,7 @@ func Stream[In, Item any](s *qs.Stream[In, Item]) Method {
 // parseTypes parses the shape of the named method, for conversion between JSON and MessagePack.
 func parseTypes(name, shape string) typed.Method {
 	types, err := typed.Parse(shape)
-	if err != nil { // a type has its own encoding; its JSON includes the types of values where necessary
+	if err != nil { // a type encodes itself, so its JSON includes the types of values where necessary
 		return typed.Unknown
 	}
 	if len(types.Sources())+len(types.Sinks()) > 0 {
@@ -279,7 +279,7 @@ func (g *Gate) readInput(ctx context.Context, w http.ResponseWriter, r *http.Req
 		} else if err != nil {
 			text = make([]byte, g.options.MaxBody+1)
 		} else if bounded {
-			_ = c.SetReadDeadline(time.Time{}) // clear the deadline; the server reads from the connection to detect that it is closed
+			_ = c.SetReadDeadline(time.Time{}) // clear the deadline, because the server keeps reading to detect a closed connection
 		}
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if len(text) > 0 && (err != nil || kind != "application/json") {
