@@ -416,7 +416,7 @@ func (d *domain) setSocketOptions(fd int, peer netip.Addr) {
 	set(unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	set(unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
 	set(unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
-	// Available since Linux 6.15. On earlier versions the option above helps a little.
+	// TCP_RTO_MAX_MS is available since Linux 6.15. On earlier versions, only the option set above has an effect.
 	set(unix.IPPROTO_TCP, unix.TCP_RTO_MAX_MS, int(maxRetry/time.Millisecond))
 	// On loopback no network is shared, and a congestion control that measures the rate (bbr) reduces throughput by a
 	// fifth.
