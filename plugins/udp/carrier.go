@@ -18,18 +18,18 @@ import (
 
 const (
 	localSize = 60 << 10 // size in bytes of a datagram to a peer on this machine
-	// jumbo is the size in bytes of the largest datagram probed for on the path to another machine.
-	// It is an MTU of 9000 less the IP and UDP headers.
+	// jumbo is the size in bytes of the largest datagram probed for on the path to another machine:
+	// 9000, the MTU for jumbo frames, less the sizes of the IP and UDP headers.
 	jumbo = 8972
-	// finTimeout limits how long a context that is closing waits for its peers to acknowledge the
-	// end of their associations. Together with the time that a release lingers, it stays below the
-	// time that package na allows for closing.
+	// finTimeout limits how long a closing context waits for peers to acknowledge the end of their
+	// associations. The sum of finTimeout and the time for which an association lingers is less
+	// than the time that package na allows for closing.
 	finTimeout = 200 * time.Millisecond
 )
 
 // A contextCarrier implements carrier.Carrier for one context. It connects the context's protocol
 // machine to a shared socket. The endpoint's lock guards the machine and all fields that are
-// neither atomic nor constant. Only the goroutine that has set sending uses out and slices.
+// neither atomic nor constant. Only the goroutine that has set sending may use out and slices.
 type contextCarrier struct {
 	head        frame.Header // header of the frame being handled
 	d           *domain
@@ -37,9 +37,9 @@ type contextCarrier struct {
 	id          uint8 // number of the context
 	m           *arq.Machine
 	shared      *sharedSocket
-	sock        socket       // socket of shared when the context was opened
-	due         atomic.Int64 // time at which the machine has work; 0 if it has none
-	sendPending atomic.Bool  // the machine has packets not caused by Flush, which the next Poll sends
+	sock        socket       // socket that shared had when the context was opened
+	due         atomic.Int64 // time of the machine's next deadline; 0 if it has none
+	sendPending atomic.Bool  // whether the next Poll must send packets that were not produced by Flush
 
 	shut bool
 	// peers whose associations ended with unconfirmed messages since Shut, and the number of
@@ -48,9 +48,9 @@ type contextCarrier struct {
 
 	conns         map[netip.AddrPort]*conn // connections with TLS by conn.name; nil without TLS
 	pathFrames    []pathFrame              // path frames to be sent
-	orphanCheckAt time.Duration            // time of the next removeOrphansLocked
+	orphanCheckAt time.Duration            // time of the next call to removeOrphansLocked
 
-	sending bool // a goroutine is in flush; it collects packets again before it returns
+	sending bool // whether a goroutine is in flush; that goroutine also sends packets added in the meantime
 	out     outbox
 	failed  []failedDial  // dials that have failed since the last Poll
 	in      []bulkPlacing // bulk data of the batch being handled by handleDatagrams
@@ -59,14 +59,14 @@ type contextCarrier struct {
 	pieces  []*bulkPiece  // free list
 }
 
-// A failedDial is a dial that failed immediately. It is reported by the next Poll, because Dial
+// A failedDial is a dial that failed immediately. The next Poll reports the failure, because Dial
 // must not fail a session.
 type failedDial struct {
 	p   *peer
 	err error
 }
 
-// errFull is the error of a dial when the machine cannot create another association.
+// errFull is reported for a dial when the machine has the maximum number of associations.
 var errFull = codes.WithText(codes.ErrUnreachable, "too many udp peers in this context; close some, or use another context")
 
 // A peer connects a session of package na to its association in package arq. It is guarded by the
@@ -79,7 +79,7 @@ type peer struct {
 	remote string // peer's address as text
 	up     bool
 	credit uint32        // credit in the last frame sent
-	part   *partialFrame // received frame that spans several packets; nil if there is none
+	part   *partialFrame // frame of which only some packets have been received; nil if there is none
 }
 
 // A partialFrame is a frame of which some packets have been received.
@@ -89,20 +89,20 @@ type partialFrame struct {
 	left int // number of missing bytes
 }
 
-// partialFrames is shared by all peers, so that a peer that has sent a large frame does not retain
-// the memory for it.
+// partialFrames is a pool of partialFrames shared by all peers, so that a peer that has sent a
+// large frame does not keep the memory for it.
 var partialFrames = sync.Pool{New: func() any { return &partialFrame{} }}
 
-// A bulkPiece is a piece of bulk data in flight. It returns to the free list when the machine has
-// no more packets of it and none of its packets is being sent.
+// A bulkPiece is a piece of bulk data in flight. It is returned to the free list when the machine
+// has released it and none of its packets is being sent.
 type bulkPiece struct {
 	v        carrier.View
 	lent     int   // number of packets being sent
-	released bool  // the machine has no more packets of the piece
+	released bool  // whether the machine has no more packets of the piece to send
 	p        *peer // receiver; set together with released
 }
 
-// newPieceLocked returns a piece for v, from the free list if possible.
+// newPieceLocked returns a bulkPiece for v, reusing one from the free list if possible.
 func (c *contextCarrier) newPieceLocked(v carrier.View) *bulkPiece {
 	last := len(c.pieces) - 1
 	if last < 0 {
@@ -114,8 +114,8 @@ func (c *contextCarrier) newPieceLocked(v carrier.View) *bulkPiece {
 	return pc
 }
 
-// dropPieceLocked returns pc to the free list and reports its view as sent, if the machine has
-// released pc and none of its packets is being sent.
+// dropPieceLocked reports the view of pc as sent and returns pc to the free list. It does nothing
+// unless the machine has released pc and none of its packets is being sent.
 func (c *contextCarrier) dropPieceLocked(pc *bulkPiece) {
 	if !pc.released || pc.lent > 0 {
 		return
@@ -179,7 +179,8 @@ func (c *contextCarrier) overhead() int {
 	return overhead
 }
 
-// pathOf returns the largest datagram size worth probing for on the path to an address.
+// pathOf returns the Path to an address: whether it is on this machine, and the largest datagram
+// size worth probing for.
 func pathOf(to netip.Addr) arq.Path {
 	if to.IsLoopback() || inet.IsLocal(to) {
 		return arq.Path{Size: localSize, Local: true}
@@ -211,10 +212,10 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 	c.pollSoon()
 }
 
-// undialableReason returns the reason why no single process can be reached at ip, or "" if one can.
-// zone is the zone of ip before NameZone looked it up. Without this check the system would choose
-// an interface and send. Any answer would come from another address, so the dial would only time
-// out.
+// undialableReason returns the reason why ip does not identify a single host that can be dialed, or
+// "" if it does. zone is the zone of ip before NameZone looked it up. Without this check the system
+// would choose an interface and send. Because any answer would come from another address, the dial
+// would time out.
 func undialableReason(ip netip.Addr, zone string) string {
 	switch {
 	case ip.IsMulticast():
@@ -227,8 +228,9 @@ func undialableReason(ip netip.Addr, zone string) string {
 	return "a link-local address needs a zone, as in [fe80::1%eth0]"
 }
 
-// pollSoon makes the next Poll send, and wakes the background poller. While callbacks of the
-// context are waiting to run, there may be no goroutine calling Progress.
+// pollSoon makes the next Poll send the machine's packets, and wakes the background poller. Waking
+// it is necessary because there may be no goroutine calling Progress while the context's callbacks
+// are waiting to run.
 func (c *contextCarrier) pollSoon() {
 	c.sendPending.Store(true)
 	c.e.PollSoon()
@@ -245,7 +247,7 @@ func (c *contextCarrier) Flush(ls []carrier.Session) {
 	c.flush()
 }
 
-// pull pulls messages and then bulk data from the session, up to the space in the window.
+// pull pulls messages and then bulk data from the session until the window is full.
 func (p *peer) pull() {
 	if p.up && p.a.Up() && p.link != nil {
 		p.link.Pull(carrier.Messages, p)
@@ -271,8 +273,9 @@ func (p *peer) Frame(h *frame.Header, payload []byte) {
 	}
 }
 
-// Piece implements carrier.Writer. A changed credit is sent first, in a separate frame. Otherwise
-// it would be lost if the memory is withdrawn, because a packet of bulk data then becomes void.
+// Piece implements carrier.Writer. If the credit has changed, Piece first sends it in a separate
+// frame. A packet of bulk data becomes void if its memory is withdrawn, and a credit in that packet
+// would be lost.
 func (p *peer) Piece(h *frame.Header, v carrier.View) {
 	if h.Credit != p.credit {
 		p.Frame(&frame.Header{Kind: frame.Credit, Context: h.Context, Credit: h.Credit}, nil)
@@ -287,8 +290,9 @@ func (p *peer) Piece(h *frame.Header, v carrier.View) {
 	p.a.Piece(&front, p.c.newPieceLocked(v), v.Len())
 }
 
-// Cut implements carrier.Carrier. A session that is closed in an orderly way sends bye and waits
-// for it to be acknowledged. Any other session is closed immediately.
+// Cut implements carrier.Carrier. If the session is closed in an orderly way, its association sends
+// bye and stays until the peer has acknowledged bye. Otherwise Cut closes the association
+// immediately.
 func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 	p, _ := l.Conn().(*peer)
 	l.SetConn(nil)
@@ -320,7 +324,8 @@ func (c *contextCarrier) Poll(now time.Duration) time.Duration {
 	return due
 }
 
-// runDue reports failed dials, runs the machine's expired timers, and sends.
+// runDue reports failed dials, handles the machine's expired timers, and sends the machine's
+// packets.
 func (c *contextCarrier) runDue(now time.Duration) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -352,8 +357,9 @@ func (c *contextCarrier) Lingering(time.Duration) bool {
 	return c.m.Lingering() || c.sendPending.Load() || c.sending
 }
 
-// Release implements carrier.Carrier. It logs messages that peers have not confirmed. Their
-// operations have already completed, so the loss cannot be reported as an error.
+// Release implements carrier.Carrier. It logs the number of messages that peers have not confirmed.
+// Because the operations of those messages have already completed, their loss cannot be reported as
+// an error.
 func (c *contextCarrier) Release() {
 	c.shared.removeContext(c)
 	if n := c.unconfirmed; n.peers > 0 {

@@ -17,8 +17,9 @@ import (
 )
 
 // A conn is a connection with TLS. It holds the keys that protect the packets of one association,
-// and the peer's current address. Package arq refers to the connection by name, which has the form
-// of an address but never changes. Thus arq need not handle changes of the peer's address.
+// and the peer's current address. The field name identifies the connection to package arq. It has
+// the form of an address but never changes, so that arq need not handle changes of the peer's
+// address.
 type conn struct {
 	c        *contextCarrier
 	id, peer uint64 // connection IDs chosen by this side and by the peer
@@ -27,8 +28,8 @@ type conn struct {
 	cancel   context.CancelFunc
 	in       chan []byte // received handshake packets
 
-	handshakeDone atomic.Bool // the handshake has completed or failed
-	up            atomic.Bool // opener, sealer and proof are set
+	handshakeDone atomic.Bool // whether the handshake has completed or failed
+	up            atomic.Bool // whether opener, sealer and proof are set
 	opener        *protect.Opener
 	sealer        *protect.Sealer // used by the goroutine that sends for c
 	proof         *secure.Proof
@@ -40,7 +41,7 @@ type conn struct {
 	to         netip.AddrPort
 	via        uint8
 	remoteAddr netip.AddrPort // address that p.remote represents as text
-	orphaned   bool           // the last removeOrphansLocked found no association
+	orphaned   bool           // whether the last call to removeOrphansLocked found no association
 	probe      struct {       // path validation in progress (RFC 9000, Section 8.2)
 		to   netip.AddrPort // source address of the peer's latest packets
 		data [8]byte
@@ -48,7 +49,7 @@ type conn struct {
 	}
 }
 
-// connSerial makes the names of connections unique.
+// connSerial is the number of conns created so far. It makes their names unique.
 var connSerial atomic.Uint64
 
 func newConn(c *contextCarrier, id, peer uint64, to netip.AddrPort, via uint8) (*conn, context.Context) {
@@ -69,8 +70,8 @@ func newConn(c *contextCarrier, id, peer uint64, to netip.AddrPort, via uint8) (
 func (k *conn) confirmAccepted() { k.confirmed.Do(func() { close(k.done) }) }
 
 // acceptConn starts the handshake with a dialing peer that has sent a valid token. It returns nil
-// if the context no longer exists or if there are too many half-open connections. The caller must
-// hold the shared socket's lock.
+// if the context that the peer has dialed no longer exists, or if there are too many half-open
+// connections. The caller must hold the shared socket's lock.
 func (d *sharedSocket) acceptConn(a *inboundDatagram, h *longHeader) *conn {
 	c := d.contextFor(int(h.to >> 56))
 	if c == nil {
@@ -92,7 +93,7 @@ func (d *sharedSocket) acceptConn(a *inboundDatagram, h *longHeader) *conn {
 	return k
 }
 
-// dialTLSLocked starts the handshake for a dial.
+// dialTLSLocked starts the TLS handshake for the dial of p at address to.
 func (c *contextCarrier) dialTLSLocked(p *peer, to netip.AddrPort) {
 	k, ctx := newConn(c, newID(c.id), uint64(p.link.Target())<<56, to, 0)
 	k.p, p.conn = p, k
@@ -100,8 +101,8 @@ func (c *contextCarrier) dialTLSLocked(p *peer, to netip.AddrPort) {
 	go runDial(ctx, k, p.link.Name(), p.link.Host())
 }
 
-// onDialEnd handles the result of a dial's handshake. It starts the association, or fails the
-// session with err.
+// onDialEnd handles the result of a dial's handshake. If err is nil, it starts the association.
+// Otherwise it fails the session with err.
 func (k *conn) onDialEnd(err error) {
 	c := k.c
 	c.e.Lock()
@@ -123,8 +124,8 @@ func (k *conn) onDialEnd(err error) {
 	c.pollSoon()
 }
 
-// onAcceptEnd registers with the context a connection that the peer dialed, once the keys are
-// available.
+// onAcceptEnd registers k, a connection that the peer dialed, with its context. It is called when
+// the keys are available.
 func (k *conn) onAcceptEnd() {
 	c := k.c
 	c.e.Lock()
@@ -135,7 +136,8 @@ func (k *conn) onAcceptEnd() {
 	}
 }
 
-// onHandshakeEnd releases the resources of the handshake and discards its late packets.
+// onHandshakeEnd releases the resources of the handshake and discards the handshake packets that
+// have not been read.
 func (k *conn) onHandshakeEnd() {
 	k.cancel()
 	k.handshakeDone.Store(true)
@@ -151,7 +153,8 @@ func (k *conn) onHandshakeEnd() {
 // orphanCheckInterval is the interval between calls to removeOrphansLocked.
 const orphanCheckInterval = 2 * time.Second
 
-// removeOrphansLocked removes connections that had no association in two consecutive checks.
+// removeOrphansLocked removes each connection that had no association in this check and in the one
+// before.
 func (c *contextCarrier) removeOrphansLocked(now time.Duration) {
 	if len(c.conns) == 0 || now < c.orphanCheckAt {
 		return
@@ -159,7 +162,7 @@ func (c *contextCarrier) removeOrphansLocked(now time.Duration) {
 	c.orphanCheckAt = now + orphanCheckInterval
 	for name, k := range c.conns {
 		switch {
-		case !k.handshakeDone.Load() || c.m.Has(name): // the association is created after the handshake
+		case !k.handshakeDone.Load() || c.m.Has(name): // during the handshake there is no association yet
 			k.orphaned = false
 		case k.orphaned:
 			delete(c.conns, name)
@@ -170,9 +173,9 @@ func (c *contextCarrier) removeOrphansLocked(now time.Duration) {
 	}
 }
 
-// onUnknownConn handles a notice saying that the peer does not know the connection. Since the
-// notice is not authenticated, it only causes the machine to probe the peer. The caller must hold
-// the shared socket's lock, and must not hold the endpoint's.
+// onUnknownConn handles a notice that the peer does not know the connection. Because the notice is
+// not authenticated, onUnknownConn only makes the machine probe the peer. The caller must hold the
+// shared socket's lock, and must not hold the endpoint's.
 func (c *contextCarrier) onUnknownConn(a *inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -196,14 +199,15 @@ type pathFrame struct {
 }
 
 const (
-	maxPathFrames     = 64 // maximum number of a context's pathFrames waiting to be sent; any more are dropped
+	maxPathFrames     = 64 // maximum number of queued path frames of a context; further ones are dropped
 	pathFrameSize     = 1 + 8
 	challengeInterval = 20 * time.Millisecond
 )
 
-// checkSourceLocked handles path frames, and reports whether a packet of k is an arq packet. A
-// packet from an address other than k.to starts validation of that path. k.to changes when the peer
-// answers the challenge from the new address (RFC 9000, Section 8.2).
+// checkSourceLocked checks the source address of a packet received on the connection k, and handles
+// the packet if it is a path frame. It reports whether the packet is an arq packet. A packet from
+// an address other than k.to starts validation of the path to that address. When the peer answers
+// the challenge from the new address, k.to is set to it (RFC 9000, Section 8.2).
 func (c *contextCarrier) checkSourceLocked(now time.Duration, a *inboundDatagram) bool {
 	k := a.conn
 	kind, data := a.b[0], [8]byte{}
@@ -234,7 +238,8 @@ func (c *contextCarrier) checkSourceLocked(now time.Duration, a *inboundDatagram
 	return !ours
 }
 
-// queuePathFrame queues n for the next flush.
+// queuePathFrame queues n to be sent by the next flush. It drops n if maxPathFrames are already
+// queued.
 func (c *contextCarrier) queuePathFrame(n pathFrame) {
 	if len(c.pathFrames) < maxPathFrames {
 		c.pathFrames = append(c.pathFrames, n)
@@ -242,7 +247,7 @@ func (c *contextCarrier) queuePathFrame(n pathFrame) {
 }
 
 // sendOne sends a single datagram. It returns the system's error if another attempt would also
-// fail; see outbox.noteFailure.
+// fail, and otherwise nil; see outbox.noteFailure.
 func sendOne(s socket, b []byte, to netip.AddrPort, via uint8) error {
 	if raceflag.Enabled {
 		raceOrder.Add(1)
@@ -254,8 +259,9 @@ func sendOne(s socket, b []byte, to netip.AddrPort, via uint8) error {
 	return nil
 }
 
-// sendOne sends a single datagram, unless the socket is closed. A handshake's goroutine may outlive
-// the socket and, without the lock, could send on a descriptor that the system has reused.
+// sendOne sends a single datagram, unless the socket is closed. It holds d.mu while sending.
+// Without that lock, a handshake's goroutine, which may outlive the socket, could send on a
+// descriptor that the system has reused.
 func (d *sharedSocket) sendOne(b []byte, to netip.AddrPort, via uint8) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -282,12 +288,12 @@ func (p *peer) Remote() string {
 	return p.remote
 }
 
-// setRemote sets the text of the peer's address.
+// setRemote sets p.remote, the text form of the peer's address.
 func (p *peer) setRemote(at netip.AddrPort) {
 	p.remote = netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
 }
 
-// shortHeader writes to b the header of a short packet to the peer.
+// shortHeader writes the header of a short packet to the peer at the beginning of b.
 func (k *conn) shortHeader(b []byte) {
 	b[0] = 0x40
 	binary.BigEndian.PutUint64(b[1:], k.peer)

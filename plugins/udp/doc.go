@@ -13,11 +13,11 @@
 // non-loopback address only with Options.Trusted.
 //
 // A program that imports this package can use addresses of the form udp://host:port. The transport
-// passes every rule of natest.
+// passes all tests of package natest.
 //
-// A class that listens has one port and one socket for all its contexts, and the poller of any of
-// them reads on behalf of all (sharedsocket.go). If the class does not listen, each context has its
-// own socket. Datagrams are received and sent in batches. Bulk data is copied, and datagrams are
-// sent, without holding the endpoint's lock (send.go). Datagrams of the same size to the same peer
-// are passed to the system as a single message (trains_linux.go).
+// A class that listens has one port and one socket for all its contexts, and the poller of any
+// context reads the socket for all of them (sharedsocket.go). If the class does not listen, each
+// context has its own socket. Datagrams are received and sent in batches. Bulk data is copied, and
+// datagrams are sent, without holding the endpoint's lock (send.go). Datagrams of the same size to
+// the same peer are passed to the system as a single message (trains_linux.go).
 package udp

@@ -8,10 +8,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A packet keeps its number and its bytes when it is retransmitted, so by then it may be larger
-// than the path MTU. Such a datagram is sent in fragments that are small enough for every path. IP
-// fragmentation is no alternative: IPv6 routers do not fragment, and IPv4 routers may drop
-// fragments.
+// A packet keeps its number and its bytes when it is retransmitted, so it may then be larger than a
+// path MTU that has decreased. Such a packet is sent in fragments that are small enough for every
+// path. IP fragmentation is not used, because IPv6 routers do not fragment and IPv4 routers may
+// drop fragments. The format of a fragment, with the size of each field in bytes, is:
 //
 //	0x80 1, 0 1, id 4, size of the datagram 2, offset 2    a part of the datagram
 const (
@@ -21,7 +21,7 @@ const (
 	maxPartial   = 16 // maximum number of incomplete datagrams
 )
 
-// splitOversized replaces datagrams in the list that may exceed the path MTU with their fragments.
+// splitOversized replaces each datagram in o.list that may exceed the path MTU with its fragments.
 func (o *outbox) splitOversized() {
 	o.fragment = false
 	list := make([]outboundDatagram, 0, 2*len(o.list))
@@ -48,23 +48,23 @@ func (d *outboundDatagram) tooLong() bool {
 	return d.fragment && len(d.b) > arq.BaseSize && len(d.b) <= jumbo
 }
 
-// A partialDatagram is a datagram of which some fragments have arrived.
+// A partialDatagram is a datagram of which some but not all fragments have arrived.
 type partialDatagram struct {
 	from    netip.AddrPort
 	id      uint32
 	b       []byte
-	missing uint16 // missing fragments, one bit each
+	missing uint16 // set of missing fragments, one bit each
 }
 
-// An assembler reassembles datagrams from fragments. Fragments are not authenticated, so it holds
-// at most maxPartial incomplete datagrams. To make room for another, it drops the oldest one, which
-// its sender retransmits.
+// An assembler reassembles datagrams from fragments. Because fragments are not authenticated, an
+// assembler holds at most maxPartial incomplete datagrams. To make room for another, it drops the
+// oldest one. The sender retransmits the dropped datagram.
 type assembler struct {
 	partial []*partialDatagram // oldest first
 }
 
-// addFragment adds a fragment and reports whether it completes the datagram. In that case a is the
-// whole datagram.
+// addFragment adds the fragment in a and reports whether it completes its datagram. If so,
+// addFragment replaces the contents of a with the whole datagram.
 func (x *assembler) addFragment(a *inboundDatagram) bool {
 	if len(a.b) <= fragmentHead {
 		return false

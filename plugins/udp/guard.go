@@ -25,9 +25,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
-// With TLS every datagram has one of the two formats below. Packets are protected as in RFC 9001.
-// The first byte follows RFC 9000, Sections 17.2 and 17.3. The connection IDs are those of the
-// receiver and of the sender. The first byte of an ID is the number of its owner's context.
+// With TLS every datagram has one of the two formats below. The size of each field is given in
+// bytes. Packets are protected as in RFC 9001. The bits of the first byte are those of RFC 9000,
+// Sections 17.2 and 17.3. A short packet contains the receiver's connection ID, and a long packet
+// the receiver's followed by the sender's. The first byte of an ID is the number of its owner's
+// context.
 //
 //	short  01-- -Kpp  id 8                             number 4  a packet of arq, or of a change of address  tag 16
 //	long   11TT --pp  version 4  id 8  id 8  token 1+n  number 4  a message of the handshake                  tag 16
@@ -61,8 +63,8 @@ const (
 	// longer. This prevents amplification.
 	tokenRequestSize = 256
 
-	maxHalfOpen      = 256         // maximum number of a class's half-open connections, which peers have dialed
-	halfOpenSilence  = time.Second // time of silence after which a half-open connection may be evicted
+	maxHalfOpen      = 256         // maximum number of half-open connections (dialed by peers) of a class
+	halfOpenSilence  = time.Second // time without a packet after which a half-open connection may be evicted
 	handshakeTimeout = 5 * time.Second
 )
 
@@ -85,23 +87,24 @@ type tlsAcceptor struct {
 	mu       sync.Mutex                        // guards the fields below; no other lock is acquired while mu is held
 	halfOpen []*halfOpen                       // half-open connections, oldest first
 	tokens   cipher.AEAD                       // seals tokens
-	used     map[[nonceSize]byte]time.Duration // tokens that have started a handshake, with the time at which they did
+	used     map[[nonceSize]byte]time.Duration // used tokens, with the time at which each started a handshake
 }
 
 // A halfOpen is a handshake started by a peer.
 type halfOpen struct {
 	from netip.Addr // peer's address, or its /64 network for IPv6
-	// time since which the peer's next packet is awaited; 0 while this side is working
+	// time at which this side began to wait for the peer's next packet; 0 if it is not waiting
 	waitingSince time.Duration
 	cancel       context.CancelFunc // aborts the handshake
-	// evicted is set if the handshake was canceled to make room, and its goroutine has not returned
-	// yet.
+	// evicted reports whether the handshake was canceled to make room for another. Its goroutine
+	// may still be running.
 	evicted bool
 }
 
-// admitHandshake adds a half-open connection, or returns nil if there are too many. In that case it
-// evicts a silent one, so that there may be room when the peer repeats its packet. A single
-// address, or a single /64 network for IPv6, may use at most half of the available slots.
+// admitHandshake adds a half-open connection for a peer at address from, or returns nil if there
+// are too many. If there are too many, it cancels one whose peer has been silent, so that there may
+// be room when the new peer repeats its packet. A single IPv4 address or IPv6 /64 network may have
+// at most half of the connections.
 func (g *tlsAcceptor) admitHandshake(from netip.Addr, now time.Duration) *halfOpen {
 	if from.Is6() {
 		net, _ := from.Prefix(64) // never fails
@@ -130,14 +133,14 @@ func (g *tlsAcceptor) admitHandshake(from netip.Addr, now time.Duration) *halfOp
 	return nil
 }
 
-// noteWaiting records that this side starts waiting for the peer's next packet at time now.
+// noteWaiting records that the handshake has been waiting for the peer's next packet since now.
 func (g *tlsAcceptor) noteWaiting(it *halfOpen, now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	it.waitingSince = now
 }
 
-// removeHandshake removes it from the half-open connections.
+// removeHandshake removes a handshake that has ended from the half-open connections.
 func (g *tlsAcceptor) removeHandshake(it *halfOpen) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -173,7 +176,7 @@ func randomUint64() uint64 {
 	return binary.BigEndian.Uint64(b[:])
 }
 
-// newID returns a random connection ID for a context.
+// newID returns a random connection ID whose first byte is the context's number.
 func newID(context uint8) uint64 { return randomUint64()>>8 | uint64(context)<<56 }
 
 // A longHeader is the header of a long packet. Its layout is the same in all versions.
@@ -182,7 +185,7 @@ type longHeader struct {
 	kind     byte
 	to, from uint64 // connection IDs of the receiver and of the sender
 	token    []byte
-	number   int // offset of the packet number or, for kinds without one, of the payload
+	number   int // offset of the packet number, or of the payload in kinds without a packet number
 }
 
 func (h *longHeader) appendTo(b []byte) []byte {
@@ -213,17 +216,18 @@ func parseAnyLong(b []byte) (h longHeader, ok bool) {
 	return h, true
 }
 
-// idFor returns the connection ID to use with a peer that requests a token. It depends only on the
-// request, so that repeated requests result in a single handshake.
+// idFor returns this side's connection ID for a peer that requests a token. The ID depends only on
+// the peer's address and the request's header, so that repeated requests result in a single
+// handshake.
 func (g *tlsAcceptor) idFor(at netip.AddrPort, h *longHeader) uint64 {
 	mac := hmac.New(sha256.New, g.ids)
 	mac.Write(binary.BigEndian.AppendUint64(addrBytes(at), h.from))
 	return binary.BigEndian.Uint64(mac.Sum(nil))>>8 | h.to>>56<<56
 }
 
-// makeToken returns a token for the address at. A peer that returns the token proves that it
-// receives at that address. The token contains everything that checkToken needs, so that no state
-// is kept for it.
+// makeToken returns a token for a peer at the address at. By returning the token, the peer proves
+// that it receives packets sent to that address. The token contains all that checkToken needs, so
+// that this side keeps no state for the peer.
 func (g *tlsAcceptor) makeToken(at netip.AddrPort, now time.Duration, id uint64) []byte {
 	b := make([]byte, nonceSize, tokenSize)
 	_, _ = rand.Read(b)
@@ -250,9 +254,9 @@ func (g *tlsAcceptor) checkToken(token []byte, at netip.AddrPort, now time.Durat
 	return !used && now-made <= tokenLife
 }
 
-// useToken records that a valid token starts a handshake, so that the token cannot start another
-// one. If more tokens are used within tokenLife than can be remembered, all earlier tokens become
-// invalid.
+// useToken records that a token has been used to start a handshake, so that it cannot be used
+// again. If more than maxUsedTokens are used within tokenLife, useToken invalidates all earlier
+// tokens.
 func (g *tlsAcceptor) useToken(token []byte, now time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -289,8 +293,8 @@ func (d *sharedSocket) filterDatagram(a *inboundDatagram) bool {
 	return false
 }
 
-// unprotectShort decrypts a short packet in place and reports whether it succeeded. It sends a
-// notice in response to a packet with an unknown connection ID.
+// unprotectShort decrypts a short packet in place and reports whether the packet is authentic. It
+// answers a packet that has an unknown connection ID with a notice.
 func (d *sharedSocket) unprotectShort(a *inboundDatagram) bool {
 	b := a.b
 	if len(b) < overhead+1 {
@@ -319,8 +323,8 @@ func (d *sharedSocket) unprotectShort(a *inboundDatagram) bool {
 	return true
 }
 
-// handleLong handles a long packet. It passes the packet to the handshake, starting one if
-// necessary, or replies to it.
+// handleLong handles a long packet. It either passes the packet to a handshake, starting one if the
+// packet contains a valid token, or sends a reply.
 func (d *sharedSocket) handleLong(a *inboundDatagram) {
 	h, ok := parseAnyLong(a.b)
 	if !ok {
@@ -346,7 +350,7 @@ func (d *sharedSocket) handleLong(a *inboundDatagram) {
 	case k != nil || h.kind != initial:
 	case d.guard.checkToken(h.token, a.from, d.now(), h.to):
 		k = d.acceptConn(a, &h)
-	default: // no token, or a token already used, perhaps by a peer that has copied it
+	default: // no token, or one that has already been used, perhaps by an attacker that copied it
 		d.sendToken(a, &h)
 	}
 	if k != nil && len(a.b) <= arq.BaseSize && !k.handshakeDone.Load() {
@@ -364,8 +368,8 @@ func (d *sharedSocket) sendToken(a *inboundDatagram, h *longHeader) {
 	d.reply(a, answer.appendTo(nil))
 }
 
-// refuseVersion answers a token request of another version with a notice in that version. Each
-// release supports a single version of TLS over UDP; see WIRE.md.
+// refuseVersion answers a token request of an unsupported version with a notice in that version.
+// Each release supports a single version of TLS over UDP; see WIRE.md.
 func (d *sharedSocket) refuseVersion(a *inboundDatagram, h *longHeader) {
 	answer := longHeader{version: h.version, kind: notice, to: h.from, from: h.to}
 	older := "dialing"
@@ -377,14 +381,15 @@ func (d *sharedSocket) refuseVersion(a *inboundDatagram, h *longHeader) {
 	d.reply(a, append(answer.appendTo(nil), words...))
 }
 
-// reply sends b to the source of a, unless b is longer than a, which would allow amplification.
+// reply sends b to the source of a. To prevent amplification, it sends nothing if b is longer than
+// a.
 func (d *sharedSocket) reply(a *inboundDatagram, b []byte) {
 	if len(b) > 0 && len(b) <= len(a.b) && d.sock != nil {
 		_ = sendOne(d.sock, b, a.from, a.via)
 	}
 }
 
-// replyNoTLS answers a token request sent to a class without TLS.
+// replyNoTLS answers a token request sent to a class without TLS with a notice.
 func (d *sharedSocket) replyNoTLS(a *inboundDatagram) {
 	if h, ok := parseLong(a.b); ok && h.kind == initial && len(h.token) == 0 {
 		answer := longHeader{kind: notice, to: h.from, from: h.to}
@@ -429,7 +434,7 @@ func (d *sharedSocket) removeConn(k *conn) {
 	k.cancel()
 }
 
-// removeConnsOf removes all connections of c.
+// removeConnsOf removes all connections of c and cancels their handshakes.
 func (d *sharedSocket) removeConnsOf(c *contextCarrier) {
 	d.table.RLock()
 	var all []*conn

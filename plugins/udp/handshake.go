@@ -41,25 +41,25 @@ type handshake struct {
 	client bool
 	to     netip.AddrPort
 	via    uint8
-	// verified reports whether user functions have verified certificates. It is a pointer so that
-	// the tls.Config does not keep the handshake reachable.
+	// verified points to a flag that is set if user functions have verified certificates. The flag
+	// is separate so that the tls.Config does not keep the handshake reachable.
 	verified      *bool
 	token         []byte
 	levels        [tls.QUICEncryptionLevelApplication]level
 	budget        int            // number of bytes of TLS messages that the peer may still send
-	done          bool           // TLS has verified the peer
-	up            bool           // the connection has its application keys
-	acked         bool           // the peer has acknowledged something, which proves that it receives
-	probed        bool           // sendProbe has sent a packet since the last acknowledgment
+	done          bool           // whether TLS has verified the peer
+	up            bool           // whether the connection has its application keys
+	acked         bool           // whether the peer has acknowledged a packet, which proves that it receives at its address
+	probed        bool           // whether sendProbe has sent a packet since the last acknowledgment
 	receivedBytes int            // number of bytes in the peer's packets
 	sentBytes     int            // number of bytes of TLS messages sent
-	gotPacket     bool           // an authentic packet from the peer has arrived
+	gotPacket     bool           // whether an authentic packet from the peer has arrived
 	unsent        error          // system's error for the last packet, if another attempt would also fail
 	awaitPeer     func()         // called when it is the peer's turn to send
 	phase         *protect.Phase // a pointer, so that the session retains only the Phase after the handshake
 }
 
-// A level is the state of an encryption level of RFC 9001, Section 2.1.
+// A level holds the state of one encryption level (RFC 9001, Section 2.1).
 type level struct {
 	sealer     *protect.Sealer
 	opener     *protect.Opener
@@ -67,7 +67,7 @@ type level struct {
 	acked      int    // number of bytes of out acknowledged by the peer
 	sent       int    // number of bytes of out sent
 	received   int    // number of bytes of the peer's output that have arrived
-	ackPending bool   // an acknowledgment must be sent
+	ackPending bool   // whether an acknowledgment must be sent
 }
 
 const (
@@ -88,17 +88,17 @@ var (
 	errLate     = codes.WithText(codes.ErrUnreachable, "TLS: handshake timeout")
 )
 
-// A remoteAlert is the TLS alert with which the peer aborted the handshake.
+// A remoteAlert is the error for a TLS alert with which the peer aborted the handshake.
 type remoteAlert uint8
 
 func (a remoteAlert) Error() string { return tls.AlertError(a).Error() }
 
-// A noTLSAlert is the reply of a peer without TLS.
+// A noTLSAlert is the error for a notice from a peer that does not use TLS.
 type noTLSAlert struct{ bye frame.Bye }
 
 func (t noTLSAlert) Error() string { return t.bye.Text }
 
-// newHandshake returns a handshake for k that is configured for its role.
+// newHandshake returns a handshake for k, in the role of the TLS client or server.
 func newHandshake(k *conn, client bool) *handshake {
 	h := &handshake{k: k, g: k.c.d.guard, awaitPeer: func() {}, client: client, to: k.to, via: k.via, budget: secure.MaxClientHello + secure.MaxClientProof}
 	h.phase = &protect.Phase{Leads: client, Most: h.g.maxSealed}
@@ -108,8 +108,8 @@ func newHandshake(k *conn, client bool) *handshake {
 	return h
 }
 
-// runAccept runs the handshake with a peer that has sent a valid token. It calls waits whenever it
-// is the peer's turn to send.
+// runAccept runs the handshake with a peer that has sent a valid token. It calls waits each time it
+// begins to wait for a packet from the peer.
 func runAccept(ctx context.Context, k *conn, waits func()) {
 	defer k.onHandshakeEnd()
 	defer k.c.e.Rescue(func(error) { k.c.shared.removeConn(k) })
@@ -126,7 +126,7 @@ func runAccept(ctx context.Context, k *conn, waits func()) {
 	}
 }
 
-// reportFailure reports that the peer's handshake has failed.
+// reportFailure reports to the context that a handshake started by the peer has failed with err.
 func (h *handshake) reportFailure(err error) {
 	h.k.c.e.HandshakeFailed(h.to.String(), secure.Reason(err))
 }
@@ -172,8 +172,8 @@ func (h *handshake) setPeerID(peer uint64) {
 	}
 }
 
-// makeInitialKeys sets the keys of the Initial level, which are derived from the connection ID
-// chosen by the server (RFC 9001, Section 5.2).
+// makeInitialKeys derives the keys of the Initial level from id, the connection ID chosen by the
+// server (RFC 9001, Section 5.2).
 func (h *handshake) makeInitialKeys(id uint64) (err error) {
 	client, server, err := protect.Initial(binary.BigEndian.AppendUint64(nil, id))
 	if err != nil {
@@ -190,9 +190,9 @@ func (h *handshake) makeInitialKeys(id uint64) (err error) {
 	return err
 }
 
-// run runs the handshake until the connection has its keys or an error occurs, which run then sends
-// to the peer. On the listening side it also waits for a packet that shows that the peer has the
-// keys.
+// run performs the handshake until the connection has its application keys or an error occurs. It
+// sends an error to the peer as an alert. On the listening side, run also waits for a packet that
+// shows that the peer has the keys.
 func (h *handshake) run(ctx context.Context) error {
 	k := h.k
 	started := !h.client
@@ -255,7 +255,7 @@ func (h *handshake) run(ctx context.Context) error {
 			}
 			if n := h.ackedBytes(); n > moved {
 				h.awaitPeer()
-				moved, wait = n, firstWait // progress resets the backoff
+				moved, wait = n, firstWait // the handshake has advanced, so reset the backoff
 				timer.Reset(wait)
 			}
 			if h.done && h.client && h.levels[tls.QUICEncryptionLevelHandshake].acked == len(h.levels[tls.QUICEncryptionLevelHandshake].out) {
@@ -266,7 +266,8 @@ func (h *handshake) run(ctx context.Context) error {
 	}
 }
 
-// ackedBytes returns the number of bytes of TLS messages known to have arrived, in both directions.
+// ackedBytes returns the number of bytes of TLS messages that are known to have arrived, in both
+// directions together.
 func (h *handshake) ackedBytes() (n int) {
 	for i := range h.levels {
 		n += h.levels[i].acked + h.levels[i].received
@@ -274,8 +275,8 @@ func (h *handshake) ackedBytes() (n int) {
 	return n
 }
 
-// start starts TLS. The transport parameters carry the connection IDs, so that both sides detect
-// whether the IDs were changed on the path.
+// start starts the TLS handshake. The connection IDs are included in the transport parameters, so
+// that each side detects any change made to the IDs on the path.
 func (h *handshake) start(ctx context.Context) error {
 	params := binary.BigEndian.AppendUint64(nil, h.k.id)
 	if !h.client {
@@ -288,15 +289,15 @@ func (h *handshake) start(ctx context.Context) error {
 	return h.handleTLSEvents()
 }
 
-// requestToken sends a token request.
+// requestToken sends an Initial packet without a token, which the server answers with a token.
 func (h *handshake) requestToken() {
 	head := longHeader{kind: initial, to: h.k.peer, from: h.k.id}
 	b := head.appendTo(make([]byte, 0, tokenRequestSize))
 	h.unsent = h.k.c.shared.sendOne(b[:tokenRequestSize], h.to, h.via)
 }
 
-// handlePacket handles a received packet and discards it if it is not authentic. It calls start
-// when the first token has arrived.
+// handlePacket handles a received packet, or discards it if it is not authentic. When the first
+// token arrives, handlePacket calls start.
 func (h *handshake) handlePacket(b []byte, start func() error) error {
 	head, ok := parseLong(b)
 	if !ok {
@@ -416,8 +417,8 @@ func (h *handshake) handleTLSEvents() error {
 	}
 }
 
-// keyUpdates returns the Phase that links the key updates of both directions, or nil for a level
-// whose keys are not updated.
+// keyUpdates returns the Phase that links the key updates of the two directions, or nil if the keys
+// of the given level are never updated.
 func (h *handshake) keyUpdates(at tls.QUICEncryptionLevel) *protect.Phase {
 	if at != tls.QUICEncryptionLevelApplication {
 		return nil
@@ -425,7 +426,7 @@ func (h *handshake) keyUpdates(at tls.QUICEncryptionLevel) *protect.Phase {
 	return h.phase
 }
 
-// finishTLS records the identity that TLS has verified.
+// finishTLS records the peer's identity as verified by TLS.
 func (h *handshake) finishTLS() {
 	state := h.q.ConnectionState()
 	h.k.proof = secure.Prove(h.cfg, &state, *h.verified)
@@ -456,8 +457,8 @@ func (h *handshake) flush() {
 	}
 }
 
-// sendCrypto sends one packet with an acknowledgment and the level's output starting at offset
-// from. It returns the number of output bytes sent.
+// sendCrypto sends one packet that contains an acknowledgment and output of the level at, starting
+// at offset from. It returns the number of output bytes sent.
 func (h *handshake) sendCrypto(at, from int) (n int) {
 	l := &h.levels[at]
 	text := binary.BigEndian.AppendUint32([]byte{cryptoMessage}, uint32(l.received))
@@ -471,12 +472,12 @@ func (h *handshake) sendCrypto(at, from int) (n int) {
 
 // maySendMore reports whether another packet of output may be sent. Until the client has
 // acknowledged a packet, the server sends at most three times as many bytes as it has received,
-// plus one packet (RFC 9000, Section 8.1). The client's token may have been observed and copied on
-// the path.
+// plus one packet (RFC 9000, Section 8.1). The limit applies even though the client has sent a
+// token, because an attacker on the path may have copied the token.
 func (h *handshake) maySendMore() bool { return h.client || h.acked || h.sentBytes < 3*h.receivedBytes }
 
-// sendProbe retransmits the first unacknowledged packet (RFC 9002, Section 6.2.4). The response
-// shows what else was lost.
+// sendProbe retransmits the first unacknowledged packet (RFC 9002, Section 6.2.4). The peer's
+// acknowledgment then shows which other packets were lost.
 func (h *handshake) sendProbe() {
 	for i := range h.levels {
 		if l := &h.levels[i]; l.sealer != nil && l.acked < len(l.out) {
@@ -488,9 +489,9 @@ func (h *handshake) sendProbe() {
 	}
 }
 
-// resendLost makes flush retransmit everything that is unacknowledged, if the acknowledgment just
-// received answers a probe. The peer has discarded the data after the loss, because it accepts
-// bytes only in order.
+// resendLost makes flush retransmit all unacknowledged output, if the acknowledgment just received
+// answers a probe. The peer accepts bytes only in order, and has therefore discarded the output
+// after the lost packet.
 func (h *handshake) resendLost() {
 	if !h.probed {
 		return
@@ -501,7 +502,7 @@ func (h *handshake) resendLost() {
 	}
 }
 
-// send encrypts a message with the keys of a level and sends it.
+// send encrypts the message text with the keys of the level at and sends it.
 func (h *handshake) send(at int, text []byte) {
 	head := longHeader{kind: initial, to: h.k.peer, from: h.k.id, token: h.token}
 	if at != int(tls.QUICEncryptionLevelInitial) {
@@ -516,8 +517,9 @@ func (h *handshake) send(at int, text []byte) {
 	}
 }
 
-// end sends the alert for err to the peer. Because the alert may be lost, the listening side blocks
-// for alertTime, or until ctx is done, and answers each packet from the peer with the alert.
+// end sends the alert for err to the peer. Because the alert may be lost, end on the listening side
+// then answers each packet from the peer with the alert, and blocks for alertTime or until ctx is
+// done.
 func (h *handshake) end(ctx context.Context, err error) {
 	var remote remoteAlert
 	var alert tls.AlertError
@@ -560,8 +562,8 @@ func (h *handshake) end(ctx context.Context, err error) {
 }
 
 // recoverInCallbacks returns a copy of cfg in which a panic in a user function aborts only the
-// handshake. The functions run on a goroutine of package tls, where this package cannot otherwise
-// recover. The net.Conn passed to them provides only addresses.
+// handshake. The functions run on a goroutine started by package tls, where this package has no
+// other way to recover. The net.Conn passed to them provides only addresses.
 func recoverInCallbacks(cfg *tls.Config, log *slog.Logger, peer netip.AddrPort) *tls.Config {
 	cfg = cfg.Clone()
 	caught := func(err *error) {

@@ -11,15 +11,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A goroutineSocket is a socket that is read by a goroutine.
+// A goroutineSocket is a socket that is read by a goroutine of its own, rather than by the
+// contexts' pollers.
 type goroutineSocket struct {
 	shared *sharedSocket
 	conn   *net.UDPConn
 	done   chan struct{} // closed when the reading goroutine has exited; nil if none was started
 }
 
-// openPortable binds a goroutineSocket. An address without an IP means every address of the
-// machine.
+// openPortable opens a goroutineSocket and binds it to where. If where has no IP address, the
+// socket is bound to all of the machine's addresses.
 func openPortable(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	network := "udp"
 	if where.Addr().Is4() {
@@ -42,7 +43,8 @@ func (s *goroutineSocket) localAddr() netip.AddrPort {
 	return inet.Unmapped(s.conn.LocalAddr().(*net.UDPAddr).AddrPort())
 }
 
-// bufferSize implements socket. Package net does not report the size that the system has granted.
+// bufferSize implements socket. It returns the requested size, because package net does not report
+// the size that the system has granted.
 func (s *goroutineSocket) bufferSize() int { return bufferSize }
 
 func (s *goroutineSocket) watch(*contextCarrier) error {
@@ -56,7 +58,7 @@ func (s *goroutineSocket) watch(*contextCarrier) error {
 func (s *goroutineSocket) unwatch(*contextCarrier) {}
 
 // read passes received datagrams to the shared socket until the socket is closed. It ignores all
-// other errors, which concern datagrams that were sent.
+// other errors, because they concern datagrams that were sent.
 func (s *goroutineSocket) read() {
 	defer close(s.done)
 	b := make([]byte, arq.MaxSize)
@@ -76,7 +78,7 @@ func (s *goroutineSocket) read() {
 	}
 }
 
-// dispatch passes datagrams to their contexts.
+// dispatch passes the datagrams in to their contexts through the shared socket.
 func (s *goroutineSocket) dispatch(in []inboundDatagram) {
 	defer s.shared.class.Rescue(func(error) {})
 	s.shared.mu.Lock()
@@ -96,7 +98,7 @@ func (s *goroutineSocket) send(o *outbox) {
 	}
 }
 
-// retriesRefused implements socket. With 4 retries an unanswered dial fails within 1.6 s.
+// retriesRefused implements socket. With four retries, an unanswered dial fails within 1.6 s.
 func (s *goroutineSocket) retriesRefused() int { return 4 }
 
 func (s *goroutineSocket) close() {

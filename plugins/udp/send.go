@@ -21,27 +21,27 @@ const (
 	turnPackets = 64        // maximum number of datagrams sent in one turn of flush
 )
 
-// An outbox holds the datagrams sent in one turn of flush.
+// An outbox holds the datagrams that one turn of flush sends.
 type outbox struct {
 	slab     []byte             // memory of the datagrams; nil outside flush
 	list     []outboundDatagram // contiguous in slab, in order
 	bulk     []bulkLoan
-	fragment bool               // list contains a datagram that may exceed the path MTU
+	fragment bool               // whether list contains a datagram that may exceed the path MTU
 	large    []outboundDatagram // datagrams that the system refused with EMSGSIZE
 	unsent   []sendFailure
 }
 
-// A sendFailure is a datagram that the system did not send, with the error. ICMP errors in response
-// to earlier datagrams are not included.
+// A sendFailure records a datagram that the system did not send, and the system's error. ICMP
+// errors caused by earlier datagrams are not recorded.
 type sendFailure struct {
 	outboundDatagram
 	err error
 }
 
-// noteFailure records that the system did not send d, so that the machine drops the peer. It
-// ignores errors that may be transient, such as a full buffer; the datagram then counts as lost. If
-// a datagram larger than the base size is too large for the path, the machine only reduces its
-// datagram size.
+// noteFailure records that the system did not send d because of err. endLoansLocked then reports
+// the failure to the machine. noteFailure ignores errors that may be transient, such as a full
+// buffer, and the datagram then counts as lost. A datagram larger than the base size that is too
+// large for the path is recorded in o.large, so that the machine only reduces its datagram size.
 func (o *outbox) noteFailure(d outboundDatagram, err error) {
 	switch {
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM), errors.Is(err, net.ErrClosed):
@@ -54,14 +54,14 @@ func (o *outbox) noteFailure(d outboundDatagram, err error) {
 	o.unsent = append(o.unsent, sendFailure{d, err})
 }
 
-// unsentError returns the error for a dial whose packets the system does not send.
+// unsentError returns the error for a dial whose packets the system refuses to send with err.
 func unsentError(err error) error { return codes.WithText(codes.ErrUnreachable, "send: "+err.Error()) }
 
-// freeSlabs is the free list of slabs, which are 320 KiB each. Stale entries of an outbox may still
-// point into one.
+// freeSlabs is the free list of outbox slabs, which are 320 KiB each. Unused entries of an outbox's
+// list may still point into a free slab.
 var freeSlabs = make(chan []byte, max(4, runtime.GOMAXPROCS(0)))
 
-// takeMemory sets the slab of o.
+// takeMemory sets o.slab, reusing a slab from the free list if possible.
 func (o *outbox) takeMemory() {
 	select {
 	case o.slab = <-freeSlabs:
@@ -70,7 +70,7 @@ func (o *outbox) takeMemory() {
 	}
 }
 
-// releaseMemory releases the slab of o.
+// releaseMemory returns o.slab to the free list.
 func (o *outbox) releaseMemory() {
 	select {
 	case freeSlabs <- o.slab:
@@ -79,26 +79,27 @@ func (o *outbox) releaseMemory() {
 	o.slab = nil
 }
 
-// A bulkLoan is user memory being read for one datagram of bulk data. No lock is held while it is
-// read, so the view cannot be revoked until the loan has been returned.
+// A bulkLoan is user memory that is borrowed while one datagram of bulk data is copied from it. The
+// memory is read without holding a lock. Its view cannot be revoked until the loan has been
+// returned.
 type bulkLoan struct {
 	pc         *bulkPiece
 	o          arq.Out
 	i          int  // index in outbox.list
-	unreadable bool // the memory could not be read
+	unreadable bool // whether reading the memory has failed
 }
 
-// flush sends the machine's packets, in turns. It is called with the endpoint's lock held and
-// returns with it held, but copies and sends without it. Other goroutines can meanwhile add
-// packets, which are sent in the next turn.
+// flush sends the machine's packets in turns of limited size. The caller must hold the endpoint's
+// lock. flush releases the lock while it copies and sends, and reacquires it before returning.
+// Packets that other goroutines add in the meantime are sent in the next turn.
 func (c *contextCarrier) flush() {
 	if c.sending {
 		return
 	}
 	c.sending = true
 	c.out.takeMemory()
-	// One goroutine sends for all peers of the context. Datagrams to several peers are thus sent in
-	// one system call, in the order in which the machine produced them.
+	// One goroutine sends for all peers of the context, so that one system call sends datagrams to
+	// several peers, in the order in which the machine produced them.
 	for c.collectPacketsLocked() {
 		c.sendUnlocked()
 		c.endLoansLocked()
@@ -114,8 +115,9 @@ func (c *contextCarrier) flush() {
 	}
 }
 
-// sendUnlocked sends the packets that collectPacketsLocked has collected. It is called with the
-// endpoint's lock held and returns with it held, but releases it while sending.
+// sendUnlocked sends the packets that collectPacketsLocked has collected. The caller must hold the
+// endpoint's lock. sendUnlocked releases the lock while sending, and reacquires it before
+// returning.
 func (c *contextCarrier) sendUnlocked() {
 	c.e.Pause()
 	defer c.e.Lock()
@@ -129,14 +131,15 @@ func (c *contextCarrier) sendUnlocked() {
 	c.sock.send(&c.out)
 }
 
-// collectPacketsLocked moves packets from the machine to the outbox, and reports whether there are
-// any. It copies messages, and borrows the memory of bulk data for sealPackets to copy. With TLS it
-// leaves space around each packet for the header and the tag.
+// collectPacketsLocked fills the outbox with packets from the machine, and reports whether there
+// are any. It copies messages immediately, but only borrows the memory of bulk data, which
+// sealPackets copies. With TLS it leaves space before each packet for the header and after it for
+// the tag. The endpoint's lock must be held.
 func (c *contextCarrier) collectPacketsLocked() bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
-	// Datagrams are contiguous, so that those of the same size to the same peer can be sent as a
-	// train, which the kernel splits (UDP_SEGMENT).
+	// The datagrams are contiguous, so that consecutive datagrams of the same size to the same peer
+	// can be sent as a train, which the kernel splits (UDP_SEGMENT).
 	now, front, back, at := c.d.now(), 0, 0, 0
 	if c.conns != nil {
 		front, back, at = protectHead, protect.TagSize, c.collectPathFramesLocked()
@@ -151,14 +154,14 @@ func (c *contextCarrier) collectPacketsLocked() bool {
 		o.fragment = o.fragment || p.Fragment
 		if c.conns != nil {
 			if d.conn = c.conns[p.To]; d.conn == nil {
-				continue // the last message of an association whose connection has been removed
+				continue // a packet of an association whose connection has been removed
 			}
 			d.to, d.via = d.conn.to, d.conn.via
 		}
 		if p.Ref != nil {
 			pc := p.Ref.(*bulkPiece)
-			// The memory was withdrawn in the meantime. The packet is sent without data, so that
-			// there is no gap in the packet numbers.
+			// If the memory has been withdrawn, the packet is sent without data, so that there is
+			// no gap in the packet numbers.
 			if !pc.v.Borrow() {
 				c.m.Void(&p)
 			} else {
@@ -192,10 +195,10 @@ func (c *contextCarrier) collectPathFramesLocked() (at int) {
 	return at
 }
 
-// sealPackets copies the borrowed bulk data into its datagrams and adds the checksums. With TLS it
-// instead encrypts every datagram. It must be called without the endpoint's lock. A datagram whose
-// memory cannot be read (SIGBUS) is left without a valid checksum or tag, so that no receiver
-// accepts it.
+// sealPackets copies the borrowed bulk data into its datagrams. It then encrypts every datagram or,
+// without TLS, adds checksums to those with bulk data. If reading user memory fails (SIGBUS),
+// sealPackets leaves the datagram without a valid checksum or tag, so that no receiver accepts it.
+// The caller must not hold the endpoint's lock.
 func (c *contextCarrier) sealPackets() {
 	for i := range c.out.bulk {
 		l := &c.out.bulk[i]
@@ -206,7 +209,7 @@ func (c *contextCarrier) sealPackets() {
 		}
 		c.slices = carrier.Slices(c.slices[:0], l.pc.v, l.o.At, l.o.N, math.MaxInt)
 		gather := memfault.Gather
-		if l.o.Again { // the peer may have acknowledged the data, so the owner may already be writing to the memory
+		if l.o.Again { // the peer may already have acknowledged the data, and the owner may be writing to the memory
 			gather = memfault.GatherAgain
 		}
 		_, ok := gather(b[len(b)-l.o.N:], c.slices)
@@ -234,7 +237,8 @@ func (c *contextCarrier) sealPackets() {
 	}
 }
 
-// endLoansLocked returns the borrowed user memory, and passes the turn's failures to the machine.
+// endLoansLocked returns the borrowed user memory, and reports the datagrams that the system
+// refused to send to the machine.
 func (c *contextCarrier) endLoansLocked() {
 	o := &c.out
 	for i := range o.bulk {
@@ -266,15 +270,15 @@ func (c *contextCarrier) endLoansLocked() {
 	o.unsent = o.unsent[:0]
 }
 
-// A bulkPlacing is received bulk data, with the memory that it is to be copied to.
+// A bulkPlacing is received bulk data and the user memory to which copyIn must copy it.
 type bulkPlacing struct {
 	p       *peer
 	v       carrier.View
 	payload []byte
 }
 
-// handleDatagrams handles received datagrams and sends any packets produced in response. The caller
-// must hold the shared socket's lock, and must not hold the endpoint's.
+// handleDatagrams handles received datagrams and sends the packets that the machine produces in
+// response. The caller must hold the shared socket's lock, and must not hold the endpoint's.
 func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -298,8 +302,8 @@ func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 	c.flush()
 }
 
-// copyIn copies received bulk data to user memory. It is called with the endpoint's lock held and
-// returns with it held, but releases it while copying.
+// copyIn copies the received bulk data in c.in to user memory. The caller must hold the endpoint's
+// lock. copyIn releases the lock while copying, and reacquires it before returning.
 func (c *contextCarrier) copyIn() {
 	c.e.Pause()
 	defer c.e.Lock()
@@ -308,9 +312,10 @@ func (c *contextCarrier) copyIn() {
 	}
 }
 
-// onRefused handles the system's report that no socket is bound to the address to. Because ICMP
-// messages can be forged, only a dial fails immediately. An established association probes the peer
-// instead. The caller must hold the shared socket's lock, and must not hold the endpoint's.
+// onRefused handles the system's report that no socket is bound to the address to. The report
+// results from an ICMP message, which can be forged. Therefore only a dial fails immediately, and
+// an established association probes the peer instead. The caller must hold the shared socket's
+// lock, and must not hold the endpoint's.
 func (c *contextCarrier) onRefused(to netip.AddrPort) {
 	c.e.Lock()
 	defer c.e.UnlockInput()

@@ -14,9 +14,9 @@ import (
 )
 
 // A sharedSocket is a socket together with the contexts that use it. A class that listens has one
-// for all its contexts, so that it has a single address. Otherwise each context has its own. When
-// the last context has been removed, the socket is closed, and the system then answers peers with
-// ICMP port unreachable.
+// sharedSocket for all its contexts, so that the class has a single address. If the class does not
+// listen, each context has its own sharedSocket. When the last context has been removed, the socket
+// is closed, and the system then answers peers with ICMP port unreachable.
 //
 //	socket ─► Peek, from the poller of any of the contexts ─► routeDatagrams ─► contextCarrier.handleDatagrams
 type sharedSocket struct {
@@ -28,8 +28,8 @@ type sharedSocket struct {
 	room  atomic.Int64 // size of the socket's receive buffer in bytes, divided by the number of contexts
 
 	// mu guards the fields up to fragments. It is held while datagrams are read and handled by
-	// their contexts, so that they stay in order. An endpoint's lock may be acquired while mu is
-	// held.
+	// their contexts, so that the datagrams stay in order. An endpoint's lock may be acquired while
+	// mu is held.
 	mu       sync.Mutex
 	sock     socket               // nil if closed
 	contexts [256]*contextCarrier // contexts by number; nil if there is none
@@ -83,7 +83,8 @@ func (d *sharedSocket) addContext(c *contextCarrier) error {
 	return d.sock.watch(c)
 }
 
-// removeContext stops delivery of datagrams to c. After it returns, c receives none.
+// removeContext stops delivery of datagrams to c. No datagrams are passed to c after removeContext
+// has returned.
 func (d *sharedSocket) removeContext(c *contextCarrier) {
 	c.sock.unwatch(c)
 	d.mu.Lock()
@@ -110,12 +111,13 @@ func (d *sharedSocket) close() {
 	}
 }
 
-// setBufferShareLocked divides the receive buffer among the contexts.
+// setBufferShareLocked sets d.room to each context's share of the receive buffer. d.mu must be
+// held.
 func (d *sharedSocket) setBufferShareLocked() { d.room.Store(int64(d.sock.bufferSize() / max(1, d.n))) }
 
-// routeDatagrams passes datagrams to their contexts. It preserves their order, so that the last
-// message of an association is handled before a RESET. It retains no reference to them. The caller
-// must hold d.mu.
+// routeDatagrams passes datagrams to their contexts. It handles the datagrams in order, so that an
+// association's last message is handled before a RESET. It retains no reference to their memory.
+// The caller must hold d.mu.
 func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 	n := 0
 	for i := range in {
@@ -173,16 +175,16 @@ func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 }
 
 // poisonMemory overwrites the memory of a datagram that routeDatagrams has handled. It is called
-// only when the race detector is enabled. If a reference was retained without copying, every test
-// then fails, and not only tests in which another datagram happens to overwrite the memory.
+// only when the race detector is enabled. Code that wrongly retains a reference to the memory then
+// fails in every test, and not only when another datagram happens to overwrite the memory.
 func poisonMemory(b []byte) {
 	for i := range b {
 		b[i] = 0xDB
 	}
 }
 
-// contextFor returns the context with the given number. If there is none, it returns any other
-// context, whose machine then answers the packet.
+// contextFor returns the context with the given number. If there is no such context, contextFor
+// returns another one, whose machine then answers the packet. The caller must hold d.mu.
 func (d *sharedSocket) contextFor(id int) (to *contextCarrier) {
 	if to = d.contexts[id]; to == nil {
 		d.forEachContext(func(c *contextCarrier) { to = c })
@@ -211,7 +213,7 @@ func (d *sharedSocket) localAddrIndex(at netip.Addr) uint8 {
 	i := slices.Index(homes, at)
 	if i < 0 && len(homes) < 255 {
 		i = len(homes)
-		// A separate variable is used because taking the address of homes would cause an allocation
+		// This is a separate variable because taking the address of homes would cause an allocation
 		// for every datagram.
 		longer := append(slices.Clip(homes), at)
 		d.localAddrs.Store(&longer)
@@ -227,7 +229,7 @@ func (d *sharedSocket) localAddr(via uint8) netip.Addr {
 	return (*d.localAddrs.Load())[via-1]
 }
 
-// raceOrder is modified by every send and read by every receive, but only when the race detector is
-// enabled. It establishes for the race detector that a datagram within this process is sent before
-// it is received.
+// raceOrder is modified by every send and read by every receive when the race detector is enabled.
+// It shows the race detector that a datagram exchanged within this process is sent before it is
+// received.
 var raceOrder atomic.Int64

@@ -9,27 +9,27 @@ import (
 )
 
 // A socket sends datagrams, and passes received ones to the shared socket. There are two
-// implementations: a pollSocket is read by the contexts' pollers, and a goroutineSocket by its own
-// goroutine.
+// implementations: pollSocket, which the contexts' pollers read, and goroutineSocket, which a
+// goroutine of its own reads.
 type socket interface {
 	// localAddr returns the address to which the socket is bound.
 	localAddr() netip.AddrPort
-	// bufferSize returns the size of the receive buffer in bytes.
+	// bufferSize returns the size of the system's receive buffer in bytes.
 	bufferSize() int
-	// watch makes the poller of c also read the socket, until unwatch. The caller of watch must
-	// hold the shared socket's lock, and the caller of unwatch must not.
+	// watch makes the poller of c read the socket until unwatch is called. The caller of watch must
+	// hold the shared socket's lock. The caller of unwatch must not hold it.
 	watch(c *contextCarrier) error
 	unwatch(c *contextCarrier)
-	// send sends the datagrams of o in order, and may lose some. It records in o those that the
-	// system refuses to send, and retains no reference to the datagrams. It may be called
-	// concurrently, without holding any lock.
+	// send sends the datagrams in o.list in order. Some may be lost. It records in o the datagrams
+	// that the system refuses to send, and retains no reference to any of them. It is safe for
+	// concurrent use and must be called without holding any lock.
 	send(o *outbox)
 	// retriesRefused returns the maximum number of times to repeat an unanswered dial, or 0 to
-	// repeat it until its timeout. It is nonzero if the system does not report that no socket is
-	// bound to the peer's port.
+	// repeat it until the dial times out. The result is nonzero if the socket cannot detect that no
+	// socket is bound to the peer's port.
 	retriesRefused() int
-	// close closes the socket. The caller must not hold any lock. After close returns, the shared
-	// socket receives no datagrams.
+	// close closes the socket. The caller must not hold any lock. After close has returned, no more
+	// datagrams are passed to the shared socket.
 	close()
 }
 
@@ -39,16 +39,16 @@ type outboundDatagram struct {
 	to       netip.AddrPort
 	conn     *conn // connection whose keys seal the datagram; nil without TLS
 	via      uint8 // source address, as a number in sharedSocket.localAddrs; 0 means any
-	fragment bool  // may be larger than the path MTU; see splitOversized
-	again    bool  // was sent before
+	fragment bool  // whether the datagram may exceed the path MTU; see splitOversized
+	again    bool  // whether the datagram is a retransmission
 }
 
 // bufferSize is the size in bytes requested for each of the system's two socket buffers. The system
 // may grant less.
 const bufferSize = 4 << 20
 
-// bindError returns the error for a socket that could not be opened. The error contains the address
-// as specified by the program.
+// bindError returns an error for a failure to open a socket on where. The error contains the
+// address as the program specified it.
 func bindError(where netip.AddrPort, err error) error {
 	code := codes.ErrIO
 	switch {
@@ -66,8 +66,8 @@ func bindError(where netip.AddrPort, err error) error {
 	return codes.WithText(code, what+": "+err.Error())
 }
 
-// addrText returns a listening address as the program would specify it. It is ":port" for every
-// address of the machine.
+// addrText formats a listening address as a program would specify it. The result is ":port" if the
+// socket is bound to all of the machine's addresses.
 func addrText(where netip.AddrPort) string {
 	if where.Addr().IsValid() {
 		return where.String()

@@ -15,12 +15,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A pollSocket is a nonblocking socket watched by the pollers of its contexts.
+// A pollSocket is a nonblocking socket that the pollers of its contexts watch.
 type pollSocket struct {
 	shared *sharedSocket
 	fd     int
 	bound  netip.AddrPort
-	six    bool                // an IPv6 socket, which also carries IPv4
+	six    bool                // whether the socket is IPv6; an IPv6 socket also carries IPv4
 	ids    [256]carrier.PollID // indexed by context number
 
 	trains offload
@@ -31,11 +31,11 @@ var (
 	_ carrier.Peeker   = (*pollSocket)(nil)
 )
 
-// batch is the maximum number of messages that one system call sends or receives.
+// batch is the maximum number of messages sent or received by one system call.
 const batch = 32
 
-// A messageVector holds the arguments of sendmmsg(2) or recvmmsg(2). Each message is a train or a
-// single datagram.
+// A messageVector holds the arguments of sendmmsg(2) or recvmmsg(2). Each message is a single
+// datagram or a train, which is several datagrams that the system splits or has joined.
 type messageVector struct {
 	msgs   [batch]mmsghdr
 	iovs   [batch]unix.Iovec
@@ -44,8 +44,9 @@ type messageVector struct {
 	counts [batch]int // number of datagrams in each message
 }
 
-// A batchReader is the memory, 2 MiB in size, that one recvmmsg(2) fills. A goroutine owns it while
-// reading. The shared socket retains no reference to it.
+// A batchReader holds the buffers, 2 MiB in total, that one recvmmsg(2) call fills. The goroutine
+// that obtains it from getReader owns it until put is called. The shared socket retains no
+// reference to its buffers.
 type batchReader struct {
 	in []inboundDatagram
 	v  messageVector
@@ -75,13 +76,13 @@ func (r *batchReader) put() {
 	}
 }
 
-// An mmsghdr is the system's struct mmsghdr.
+// An mmsghdr mirrors the struct mmsghdr of sendmmsg(2) and recvmmsg(2).
 type mmsghdr struct {
 	hdr unix.Msghdr
 	n   uint32
 }
 
-// setMessage makes message i refer to b and to the address at index i.
+// setMessage sets the data of message i to b and its address to v.names[i].
 func (v *messageVector) setMessage(i int, b []byte) {
 	m := &v.msgs[i]
 	v.iovs[i].Base = unsafe.SliceData(b)
@@ -92,13 +93,14 @@ func (v *messageVector) setMessage(i int, b []byte) {
 	m.hdr.Namelen = unix.SizeofSockaddrInet6
 }
 
-// sendVectors is the pool of messageVectors for sending. Pooled vectors hold no pointers to
+// sendVectors is a pool of messageVectors for sending. A vector in the pool holds no pointers to
 // datagrams.
 var sendVectors = sync.Pool{New: func() any { return &messageVector{} }}
 
 const mode = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 
-// openPolled binds a pollSocket. An address without an IP means every address of the machine.
+// openPolled opens a pollSocket and binds it to where. If where has no IP address, the socket is
+// bound to all of the machine's addresses.
 func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	s := &pollSocket{shared: d, six: !where.Addr().Is4()}
 	var err error
@@ -132,13 +134,13 @@ func (s *pollSocket) prepare(where netip.AddrPort) error {
 	// A socket bound to every address requests the destination address of each datagram, so that
 	// replies can be sent from that address.
 	switch all := !where.Addr().IsValid() || where.Addr().IsUnspecified(); {
-	case all && s.six: // also works for IPv4 datagrams
+	case all && s.six: // also reports the destination of IPv4 datagrams
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 	case all:
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	}
-	// Set DF and ignore the system's path MTU. The arq machine probes for the packet size itself
-	// and interprets loss as the answer.
+	// Set the DF bit and ignore the system's path MTU. The arq machine probes for the packet size
+	// itself, and treats the loss of a probe as a sign that the probe was too large.
 	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 	if s.six {
 		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
@@ -210,8 +212,8 @@ func (s *pollSocket) Peek() (came bool) {
 	return came
 }
 
-// read receives a batch into r.in and returns the number of messages received. A message is a train
-// or a single datagram.
+// read receives a batch of messages into r.in and returns the number of messages received. A
+// message is a train or a single datagram.
 func (s *pollSocket) read(r *batchReader) int {
 	r.in = r.in[:0]
 	v := &r.v
@@ -222,7 +224,7 @@ func (s *pollSocket) read(r *batchReader) int {
 	}
 	for {
 		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs)), batch, 0, 0, 0)
-		// ECONNREFUSED refers to a datagram sent earlier.
+		// ECONNREFUSED reports the fate of a datagram sent earlier, so receive again.
 		if err == unix.EINTR || err == unix.ECONNREFUSED {
 			continue
 		}
@@ -299,8 +301,8 @@ func (s *pollSocket) readErrors() {
 	}
 }
 
-// isRefused reports whether the control messages contain ECONNREFUSED, which means that no socket
-// is bound to the peer's port.
+// isRefused reports whether the control messages in oob contain ECONNREFUSED, which means that no
+// socket is bound to the peer's port.
 func isRefused(oob []byte) bool {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -319,8 +321,8 @@ func isRefused(oob []byte) bool {
 // send implements socket.
 func (s *pollSocket) send(o *outbox) {
 	v := sendVectors.Get().(*messageVector)
-	// alone is the number of datagrams to send individually next, because the system refused to
-	// send them as a train.
+	// alone is the number of datagrams that must be sent individually next, because the system
+	// refused to send them as a train.
 	alone := 0
 	for out := o.list; len(out) > 0; {
 		n, used := 0, 0
@@ -339,7 +341,8 @@ func (s *pollSocket) send(o *outbox) {
 	sendVectors.Put(v)
 }
 
-// loadTrain fills in message i with a train of datagrams, which must be contiguous in memory.
+// loadTrain sets up message i to send a train of datagrams. The datagrams must be contiguous in
+// memory.
 func (s *pollSocket) loadTrain(v *messageVector, i int, train []outboundDatagram) {
 	first, last, h := train[0], train[len(train)-1], &v.msgs[i].hdr
 	size, n := 0, len(first.b)
@@ -355,10 +358,11 @@ func (s *pollSocket) loadTrain(v *messageVector, i int, train []outboundDatagram
 	}
 }
 
-// write sends n messages, which contain the datagrams in out. done is the number of datagrams that
-// were sent or lost. alone is the number of datagrams following them that the system refused to
-// send as a train. An error concerns the first unsent message, unless the system uses it to report
-// an ICMP error for an earlier datagram. For this reason each error is retried once.
+// write sends the first n messages of v, which contain the datagrams in out. done is the number of
+// datagrams that were sent or lost. alone is the number of datagrams after those that the system
+// refused to send as a train. The system's error usually concerns the first unsent message, but may
+// instead report an ICMP error for an earlier datagram. write therefore retries once after each
+// error.
 func (s *pollSocket) write(v *messageVector, n int, out []outboundDatagram, o *outbox) (done, alone int) {
 	for i, again := 0, false; i < n; {
 		sent, _, err := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs[i])), uintptr(n-i), 0, 0, 0)
@@ -406,7 +410,7 @@ func (s *pollSocket) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	return sa
 }
 
-// addrPort6 converts a system address, including its zone.
+// addrPort6 converts sa to a netip.AddrPort, including its zone.
 func addrPort6(sa *unix.SockaddrInet6) netip.AddrPort {
 	return netip.AddrPortFrom(netroute.WithZone(netip.AddrFrom16(sa.Addr).Unmap(), sa.ZoneId), uint16(sa.Port))
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// An offload decides which datagrams are sent as a train. A train is a single message consisting of
-// several datagrams of the same size to the same peer, which the kernel or the network card splits
-// (UDP GSO). UDP GRO does the reverse at the receiver. Retransmitted datagrams are sent
+// An offload determines which datagrams are sent as a train. A train is a single message consisting
+// of several datagrams of the same size to the same peer, which the kernel or the network card
+// splits (UDP GSO). UDP GRO does the reverse at the receiver. Retransmitted datagrams are sent
 // individually, so that packets still arrive on paths where trains do not. If the system refuses a
 // train, or if the number of retransmitted bytes reaches half of those sent in trains, the next
 // trainPause datagrams are sent individually. An offload is safe for concurrent use.
 type offload struct {
 	pause       atomic.Int64 // number of datagrams to send individually before trains are tried again
-	sent, again atomic.Int64 // bytes sent in trains; bytes retransmitted in the same period
+	sent, again atomic.Int64 // bytes sent in trains, and bytes retransmitted, in the current period
 }
 
 const (
@@ -50,7 +50,7 @@ func (t *offload) trainLen(out []outboundDatagram) int {
 	if n == 1 {
 		return 1
 	}
-	// Only one goroutine sees the threshold crossed and ends the period.
+	// Only the goroutine whose Add crosses the threshold ends the period.
 	if sent := t.sent.Add(int64(total)); sent >= trainPeriod && sent-int64(total) < trainPeriod {
 		if lost := t.again.Swap(0); 2*lost >= t.sent.Swap(0) {
 			t.pause.Store(trainPause)
@@ -61,7 +61,8 @@ func (t *offload) trainLen(out []outboundDatagram) int {
 
 // onTrainRefused handles the system's error for a train, and reports whether to send its datagrams
 // individually. It suspends trains only if the error shows that the system or the device cannot
-// send them. If buffer space is lacking, sending individual datagrams would also fail.
+// send them. If the system lacks buffer space, onTrainRefused returns false, because sending
+// individual datagrams would also fail.
 func (t *offload) onTrainRefused(err unix.Errno) bool {
 	switch err {
 	case unix.EAGAIN, unix.ENOBUFS:
@@ -72,15 +73,15 @@ func (t *offload) onTrainRefused(err unix.Errno) bool {
 	return true
 }
 
-// A controlMessage is the buffer for a message's control data (cmsg(3)), which is the size of a
-// train's datagrams and the message's local address.
+// A controlMessage is a buffer for a message's control data (cmsg(3)), which consists of the size
+// of a train's datagrams and the message's local address.
 type controlMessage [12]uint64 // aligned, and large enough for both
 
 func (c *controlMessage) bytes() []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(c)), unsafe.Sizeof(*c))
 }
 
-// append adds a control message after the first n bytes and returns the new length.
+// append writes a control message after the first n bytes of c and returns the new length.
 func (c *controlMessage) append(n, level, kind int, data []byte) int {
 	b := c.bytes()[n:]
 	clear(b[:unix.CmsgSpace(len(data))])
@@ -91,9 +92,9 @@ func (c *controlMessage) append(n, level, kind int, data []byte) int {
 	return n + unix.CmsgSpace(len(data))
 }
 
-// setSegment writes the control data of a message to be sent, and returns its length. size is the
-// size of a train's datagrams, or 0 for a single datagram. from is the source address if it is
-// valid.
+// setSegment writes the control data of a message to be sent to c, and returns the length of the
+// control data. size is the size of a train's datagrams, or 0 for a single datagram. If from is
+// valid, it is the source address.
 func (c *controlMessage) setSegment(size int, from netip.Addr, six bool) (n int) {
 	if size > 0 {
 		n = c.append(n, unix.IPPROTO_UDP, unix.UDP_SEGMENT, binary.NativeEndian.AppendUint16(nil, uint16(size)))

@@ -38,8 +38,8 @@ type Options struct {
 	Ack string
 	// Resolver looks up host names. Nil means net.DefaultResolver.
 	Resolver Resolver
-	// Portable uses a goroutine to read the socket, even on systems where the context's poller
-	// could read it.
+	// Portable makes a goroutine read the socket, even on systems where the context's poller could
+	// read it.
 	Portable bool
 	// Unassisted disables the background poller. Peers are then served only during calls to
 	// Progress. A Portable socket is read in either case.
@@ -64,7 +64,7 @@ func (plugin) Scheme() string { return scheme }
 // HostResolver returns Options.Resolver. Package qs uses it to look up the hosts in Peers.
 func (p plugin) HostResolver() Resolver { return p.opts.Resolver }
 
-// A domain is the plugin's state for one class.
+// A domain holds the plugin's state for one class.
 type domain struct {
 	class   carrier.Class
 	names   inet.Names
@@ -73,11 +73,11 @@ type domain struct {
 	open    func(netip.AddrPort, *sharedSocket) (socket, error)
 	profile arq.Profile
 	ack     arq.AckMode
-	session atomic.Uint64 // number of the latest dial
+	session atomic.Uint64 // session number of the latest dial
 	peers   int           // maximum number of peers of a context; 0 means the protocol's limit
 	guard   *tlsAcceptor  // nil without TLS
-	// shared is the socket used by all contexts. It is nil if the class does not listen and each
-	// context has its own.
+	// shared is the socket used by all contexts. It is nil if the class does not listen, in which
+	// case each context has a socket of its own.
 	shared *sharedSocket
 }
 
@@ -137,7 +137,8 @@ func (p plugin) Open(class carrier.Class, rest string) (*carrier.Network, error)
 	return n, nil
 }
 
-// listen binds the address with which the class is opened.
+// listen opens the shared socket and binds it to the address in rest. It returns an error if the
+// address is not a loopback address, unless TLS is configured or trusted is true.
 func (d *domain) listen(rest string, trusted bool) error {
 	where, err := d.names.Where(rest)
 	if err != nil {

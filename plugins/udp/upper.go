@@ -16,8 +16,8 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 	if err != nil {
 		return refusalOf(err)
 	}
-	// Both sides are dialing each other. Package na decides which dial is kept, with the same
-	// result on both sides.
+	// Both sides are dialing each other. Package na decides which of the two dials is kept, and
+	// decides the same on both sides.
 	if dialing != nil {
 		if p := dialing.User.(*peer); p.link != nil && p.link.Target() == int(g.Context) && !p.link.Meets(&g) {
 			return arq.Admission{Crossing: true}
@@ -30,7 +30,7 @@ func (c *contextCarrier) Admit(from netip.AddrPort, hello []byte, verified bool,
 		}
 		from = k.to
 	}
-	// The address in the greeting counts only if the peer has shown that it receives there.
+	// Use the address in the greeting only if the peer has shown that it receives at that address.
 	// Otherwise the peer is identified by an address that cannot be dialed.
 	same := c.d.names.Verified(g.Listen, netip.Addr{}, from.Addr()) && (k == nil || k.proof.SpeaksFor(scheme, g.Listen))
 	if same && !verified {
@@ -92,8 +92,8 @@ func (c *contextCarrier) Deliver(a *arq.Assoc, body []byte) {
 	}
 }
 
-// nextFrame handles the next frame in a packet, or the part of the frame that the packet contains,
-// and returns the rest of the packet.
+// nextFrame handles the first frame in body, or the part of that frame that body contains, and
+// returns the rest of body.
 func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 	if pt := p.part; pt != nil {
 		n := min(pt.left, len(body))
@@ -124,8 +124,8 @@ func (p *peer) nextFrame(body []byte) (rest []byte, err error) {
 	return body[n:], p.deliver(h, body[:n])
 }
 
-// deliver verifies the checksum of a complete frame, if it has a payload, and passes the frame to
-// the session.
+// deliver passes a complete frame with header h and payload b to the session. If the frame has a
+// payload, deliver first verifies the payload's checksum.
 func (p *peer) deliver(h *frame.Header, b []byte) error {
 	if h.Flags&frame.FlagPayload != 0 {
 		if err := h.Verify(b); err != nil {
@@ -135,8 +135,8 @@ func (p *peer) deliver(h *frame.Header, b []byte) error {
 	return p.link.Deliver(h, b[h.Size():])
 }
 
-// Heard implements arq.Upper. An acknowledgment also proves that the peer is alive, even if its
-// messages are delayed by a lost packet.
+// Heard implements arq.Upper. It records that the peer is alive. Acknowledgments are included,
+// because the peer's messages may be delayed by a lost packet.
 func (c *contextCarrier) Heard(a *arq.Assoc) {
 	if p, _ := a.User.(*peer); p != nil && p.link != nil {
 		p.link.Heard(false)
@@ -162,8 +162,8 @@ func (c *contextCarrier) Place(a *arq.Assoc, front *[arq.FrontSize]byte, at int,
 	c.in = append(c.in, bulkPlacing{p, v, payload})
 }
 
-// onPlaced reports to the session that the data for v has been copied, or dropped because the
-// session was closed.
+// onPlaced reports to the session that the data received for v has been copied, or has been dropped
+// because the session was closed.
 func (p *peer) onPlaced(v carrier.View) {
 	if l := p.link; l != nil {
 		if err := l.Placed(v); err != nil && p.link != nil {
