@@ -102,7 +102,8 @@ type bulkPiece struct {
 	p        *peer // receiver; set together with released
 }
 
-// newPieceLocked returns a bulkPiece for v, reusing one from the free list if possible.
+// newPieceLocked returns a bulkPiece for v, reusing one from the free list if possible. The
+// endpoint's lock must be held.
 func (c *contextCarrier) newPieceLocked(v carrier.View) *bulkPiece {
 	last := len(c.pieces) - 1
 	if last < 0 {
@@ -115,7 +116,8 @@ func (c *contextCarrier) newPieceLocked(v carrier.View) *bulkPiece {
 }
 
 // dropPieceLocked reports the view of pc as sent and returns pc to the free list. It does nothing
-// unless the machine has released pc and none of its packets is being sent.
+// unless the machine has released pc and none of its packets is being sent. The endpoint's lock
+// must be held.
 func (c *contextCarrier) dropPieceLocked(pc *bulkPiece) {
 	if !pc.released || pc.lent > 0 {
 		return

@@ -93,7 +93,8 @@ func (d *sharedSocket) acceptConn(a *inboundDatagram, h *longHeader) *conn {
 	return k
 }
 
-// dialTLSLocked starts the TLS handshake for the dial of p at address to.
+// dialTLSLocked starts the TLS handshake for the dial of p at address to. The endpoint's lock must
+// be held.
 func (c *contextCarrier) dialTLSLocked(p *peer, to netip.AddrPort) {
 	k, ctx := newConn(c, newID(c.id), uint64(p.link.Target())<<56, to, 0)
 	k.p, p.conn = p, k
@@ -154,7 +155,7 @@ func (k *conn) onHandshakeEnd() {
 const orphanCheckInterval = 2 * time.Second
 
 // removeOrphansLocked removes each connection that had no association in this check and in the one
-// before.
+// before. The endpoint's lock must be held.
 func (c *contextCarrier) removeOrphansLocked(now time.Duration) {
 	if len(c.conns) == 0 || now < c.orphanCheckAt {
 		return
@@ -207,7 +208,8 @@ const (
 // checkSourceLocked checks the source address of a packet received on the connection k, and handles
 // the packet if it is a path frame. It reports whether the packet is an arq packet. A packet from
 // an address other than k.to starts validation of the path to that address. When the peer answers
-// the challenge from the new address, k.to is set to it (RFC 9000, Section 8.2).
+// the challenge from the new address, k.to is set to it (RFC 9000, Section 8.2). The endpoint's
+// lock must be held.
 func (c *contextCarrier) checkSourceLocked(now time.Duration, a *inboundDatagram) bool {
 	k := a.conn
 	kind, data := a.b[0], [8]byte{}

@@ -157,7 +157,8 @@ func newTLSAcceptor(cfg *tls.Config, log *slog.Logger) (*tlsAcceptor, error) {
 	return g, g.newTokenKeyLocked()
 }
 
-// newTokenKeyLocked creates a new token key, which invalidates all earlier tokens.
+// newTokenKeyLocked creates a new token key, which invalidates all earlier tokens. g.mu must be
+// held.
 func (g *tlsAcceptor) newTokenKeyLocked() error {
 	var key [32]byte
 	_, _ = rand.Read(key[:])

@@ -237,8 +237,8 @@ func (c *contextCarrier) sealPackets() {
 	}
 }
 
-// endLoansLocked returns the borrowed user memory, and reports the datagrams that the system
-// refused to send to the machine.
+// endLoansLocked returns the borrowed user memory, and reports to the machine the datagrams that
+// the system refused to send. The endpoint's lock must be held.
 func (c *contextCarrier) endLoansLocked() {
 	o := &c.out
 	for i := range o.bulk {

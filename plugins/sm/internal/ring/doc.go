@@ -21,10 +21,10 @@
 // does not exist.
 //
 // The peer's memory is not trusted. It is read once into private memory, validated, and only then
-// used. Each side computes the position of a body in the ring of bodies independently.
+// used. Each side computes the positions of bodies in the ring of bodies independently.
 //
 // The package makes no system calls, starts no goroutines and takes no locks. It works on any byte
-// slice; tests run it on heap memory, where the race detector observes it. Methods documented as
-// requiring the lock must be called with the caller's send lock held. Methods documented as being
-// for the receiver must be called only by the goroutine that receives.
+// slice; tests run it on heap memory, where the race detector observes it. The send lock named in
+// the documentation of methods is a lock provided by the caller. The receiving goroutine is the one
+// goroutine that calls Take.
 package ring

@@ -26,8 +26,8 @@ type Message struct {
 const Void = 0
 
 // An End is one process's side of a pair of segments. Two goroutines may use it concurrently: one
-// that sends, with the send lock held, and one that receives. Some methods for the receiver also
-// require the lock, as documented.
+// that sends and one that receives. The sending goroutine must hold a lock provided by the caller,
+// the send lock. The receiving goroutine must hold it only where a method's documentation says so.
 type End struct {
 	own, peer memory
 	areas     struct{ own, peer memory } // nil until needed
@@ -36,9 +36,9 @@ type End struct {
 	out    [rings]out
 	bodies bodies  // ring of bodies for Messages
 	free   uint64  // set of free slots
-	blocks []bool  // which blocks of the room for bodies are in use; nil if there is no area
+	blocks []bool  // whether each block of the area's room for bodies is in use; nil if there is no area
 	placed []Block // blocks of messages that the peer has not taken, oldest first
-	rung   uint64  // the peer's last sleep for which the bell was rung
+	rung   uint64  // number of the peer's last sleep for which the bell was rung
 	eager  int
 
 	// Fields for receiving.
@@ -62,7 +62,7 @@ type out struct {
 	words     []uint64 // commit words, by descriptor
 	ends      []uint64 // for Messages: tail of bodies after each message, by descriptor
 	places    []uint8  // location of each body, by descriptor: a slot, inRing, inBlock or shown
-	shown     int      // number of ShowBlock messages that the peer has taken and Shown has not returned yet
+	shown     int      // number of messages written by ShowBlock that the peer has taken and Shown has not counted yet
 }
 
 // An in is a ring that this side reads.
@@ -72,15 +72,15 @@ type in struct {
 	next  uint64 // number of the next message to take
 }
 
-// bodies holds the position in a ring of bodies. Both sides compute it from the lengths of the
-// messages.
+// bodies holds the write and read positions in a ring of bodies. Each side computes them from the
+// lengths of the messages.
 type bodies struct {
 	base, size int
 	tail, free uint64 // total number of bytes used and freed
 }
 
-// place allocates a body of n bytes and returns its offset. Bodies do not wrap: if the body does
-// not fit before the end of the ring, place skips the rest of the ring.
+// place allocates n bytes in the ring for a body and returns their offset. Bodies do not wrap
+// around. If the body does not fit before the end of the ring, place skips the rest of the ring.
 func (b *bodies) place(n int) (off int) {
 	at := int(b.tail % uint64(b.size))
 	if at+n > b.size {
@@ -91,7 +91,7 @@ func (b *bodies) place(n int) (off int) {
 	return b.base + at
 }
 
-// room returns the length of the longest body that currently fits.
+// room returns the length in bytes of the longest body that currently fits.
 func (b *bodies) room() int {
 	free := b.size - int(b.tail-b.free)
 	toEnd := b.size - int(b.tail%uint64(b.size))
@@ -108,8 +108,8 @@ func broken(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrBroken, fmt.Sprintf(format, args...))
 }
 
-// New returns an End that writes own, which must be zeroed memory of the size given by out. Join
-// adds the peer's segment.
+// New returns an End that writes the segment own, which must be zeroed and out.Size bytes long.
+// Join adds the peer's segment.
 func New(own []byte, out Geometry) *End {
 	e := &End{own: own, eager: out.Eager, free: ^uint64(0)}
 	e.bodies = bodies{base: offMessages + out.descs()*descSize, size: out.bodies()}
@@ -147,16 +147,16 @@ func (e *End) Join(peer []byte, g Geometry) error {
 	return nil
 }
 
-// Probe writes to the pages that the first messages need, so that a lack of memory causes a fault
-// immediately.
+// Probe writes to the pages that the first messages need. If the system lacks memory for them, the
+// fault occurs in Probe rather than later.
 func (e *End) Probe() {
 	for _, off := range []int{offWaits, offBulk + descOp, offMessages + descOp} {
 		e.own.store(off, 0)
 	}
 }
 
-// bell reports whether the caller must wake the peer because it is sleeping and has not been woken
-// from that sleep. The lock must be held.
+// bell reports whether the caller must wake the peer. That is the case if the peer is sleeping and
+// bell has not already returned true for that sleep. The caller must hold the send lock.
 func (e *End) bell() bool {
 	if e.peer == nil {
 		return false
@@ -170,7 +170,8 @@ func (e *End) bell() bool {
 }
 
 // Arm announces that this side is about to sleep and must be woken for a message or freed room. It
-// reports whether there already is one. It is for the receiver.
+// reports whether there is already a message to read or freed room. Only the receiving goroutine
+// may call Arm.
 func (e *End) Arm() bool {
 	e.arms++
 	e.own.store(offBell, e.arms)
@@ -178,11 +179,12 @@ func (e *End) Arm() bool {
 	return e.Look()
 }
 
-// Disarm announces that this side is polling. It is for the receiver.
+// Disarm announces that this side is polling and need not be woken. Only the receiving goroutine
+// may call Disarm.
 func (e *End) Disarm() { e.own.store(offBell, 0) }
 
 // Look reports whether there is a message to read, or freed room for which this side is waiting. It
-// costs two or three loads. It is for the receiver.
+// performs two or three loads. Only the receiving goroutine may call Look.
 func (e *End) Look() bool {
 	if e.peer == nil {
 		return false
@@ -197,8 +199,8 @@ func (e *End) Look() bool {
 	return e.waits.Load() && e.peer.load(offTaken) != e.seen.Load()
 }
 
-// lastNumber returns the message number stored in the next descriptor before its next message is
-// published, which is that of the message one round earlier.
+// lastNumber returns the message number that the next descriptor to be read contains while its next
+// message is not yet published: that of the message one round of the ring earlier.
 func (n *in) lastNumber() uint32 {
 	if n.next < uint64(n.descs) {
 		return 0
@@ -206,7 +208,8 @@ func (n *in) lastNumber() uint32 {
 	return uint32(n.next + 1 - uint64(n.descs))
 }
 
-// Progress returns a counter of the messages that the peer has read. The lock must be held.
+// Progress returns a value that changes whenever the peer reports that it has taken messages. The
+// caller must hold the send lock.
 func (e *End) Progress() uint64 {
 	if e.peer == nil {
 		return 0
@@ -214,9 +217,9 @@ func (e *End) Progress() uint64 {
 	return e.peer.load(offTaken)
 }
 
-// Wait announces that this side is waiting for room, so that Look reports true when the peer has
-// taken a message. It is called after Room has found no room. The caller must then call Room once
-// more, because the peer may have freed room in between. The lock must be held.
+// Wait announces that this side is waiting for room, so that Look returns true when the peer has
+// taken a message. A caller that calls Wait because Room found no room must then call Room once
+// more, because the peer may have freed room in between. The caller must hold the send lock.
 func (e *End) Wait() {
 	step(Wait)
 	e.seen.Store(e.Progress())
@@ -225,10 +228,10 @@ func (e *End) Wait() {
 	step(Wait)
 }
 
-// Waits reports whether this side is waiting for room. It does not require the lock.
+// Waits reports whether this side is waiting for room. It may be called without the send lock.
 func (e *End) Waits() bool { return e.waits.Load() }
 
-// Go ends the wait announced by Wait. The lock must be held.
+// Go ends the wait announced by Wait. The caller must hold the send lock.
 func (e *End) Go() {
 	if e.waits.Load() {
 		e.waits.Store(false)

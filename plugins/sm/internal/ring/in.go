@@ -2,7 +2,8 @@ package ring
 
 import "encoding/binary"
 
-// SetPeerArea adds the area that the peer writes. It is for the receiver.
+// SetPeerArea sets the area that the peer writes to b. Only the receiving goroutine may call
+// SetPeerArea.
 func (e *End) SetPeerArea(b []byte) error {
 	if len(b) != AreaSize {
 		return broken("area has %d bytes, want %d", len(b), AreaSize)
@@ -17,15 +18,15 @@ func (e *End) SetPeerArea(b []byte) error {
 // A Taken is a message returned by Take.
 type Taken struct {
 	Message
-	// Body is in Take's buf or in a slot. If it is in a slot, the peer may change it, and reading
-	// it may fault (see package memfault).
+	// Body is in the buffer passed to Take or in a slot. The peer may modify a body in a slot, and
+	// reading such a body may fault (see package memfault).
 	Body  []byte
 	Slot  int  // slot that holds the body; -1 if it is not in a slot
-	Block bool // the body is in the area's room for bodies; see PeerBlock
+	Block bool // whether the body is in the area's room for bodies; see PeerBlock
 }
 
-// Ref returns the offset and length of the body to which a message with Block refers. ok is false
-// if the message does not contain such a reference.
+// Ref returns the offset and length, in the area's room for bodies, of the body to which t refers.
+// ok is false if t does not contain such a reference. Ref must be called only if t.Block is true.
 func (t *Taken) Ref() (at uint64, n int, ok bool) {
 	if !t.Block || t.Len != refSize {
 		return 0, 0, false
@@ -34,10 +35,10 @@ func (t *Taken) Ref() (at uint64, n int, ok bool) {
 	return uint64(le.Uint32(t.Body)), int(le.Uint32(t.Body[4:])), true
 }
 
-// Take takes the next message of ring r, if there is one. It copies the body to buf, which must
-// have room for an envelope and for Inline bytes, unless the body is in the area. needs reports
-// that nothing was taken because the message uses the peer's area, which is not set. It is for the
-// receiver.
+// Take reads the next message of ring r into t. ok reports whether there was one. Unless the body
+// is in the area, Take copies it to buf, which must have room for the larger of an envelope and
+// Inline bytes. needs reports whether Take took nothing because the message uses the peer's area,
+// which is not set. Only the receiving goroutine may call Take.
 func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 	n := &e.in[r]
 	if e.peer == nil {
@@ -84,19 +85,21 @@ func (e *End) Take(r int, t *Taken, buf []byte) (ok, needs bool, err error) {
 	return true, false, nil
 }
 
-// Free frees the room of all messages taken so far. Their bodies must have been read. It is for the
-// receiver.
+// Free frees the room of all messages taken from ring r so far. The caller must no longer use their
+// bodies. Only the receiving goroutine may call Free.
 func (e *End) Free(r int) {
 	step(Release)
 	e.own.store(offTaken, e.taken())
 	e.unreported = true
 }
 
-// taken returns the word to store at offTaken: the numbers of messages read from both rings.
+// taken returns the word to store at offTaken, which contains the number of messages read from each
+// ring.
 func (e *End) taken() uint64 { return e.in[Messages].next&(1<<32-1) | e.in[Bulk].next<<32 }
 
 // PeerBlock returns n bytes at offset at of the room for bodies in the peer's area, for a message
-// with Block. The peer may change them, and reading them may fault. It is for the receiver.
+// whose Block is true. The peer may modify the bytes, and reading them may fault. Only the
+// receiving goroutine may call PeerBlock.
 func (e *End) PeerBlock(at uint64, n int) ([]byte, error) {
 	if n < 0 || at > BodyRoom || n > BodyRoom-int(at) {
 		return nil, broken("invalid body of %d bytes at offset %d of %d", n, at, BodyRoom)
@@ -104,9 +107,9 @@ func (e *End) PeerBlock(at uint64, n int) ([]byte, error) {
 	return e.areas.peer.block(int(at), n), nil
 }
 
-// Report publishes the numbers of messages taken. wake reports whether the peer must be woken
-// because it is sleeping while it waits for room. It is for the receiver, and the lock must be
-// held.
+// Report publishes the number of messages taken from each ring. wake reports whether the peer must
+// be woken because it is sleeping while it waits for room. Only the receiving goroutine may call
+// Report, and it must hold the send lock.
 func (e *End) Report() (wake bool) {
 	if !e.unreported {
 		return false

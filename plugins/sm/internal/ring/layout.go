@@ -19,7 +19,7 @@ const (
 	AreaSize = Slots*slotStride + BodyRoom
 
 	slotStride = 68 << 10  // a multiple of the page size but not a power of two, so that slots use different cache sets
-	bulkSlots  = 1<<16 - 1 // set of slots for bulk data; the bytes of more slots would not stay in the CPU caches
+	bulkSlots  = 1<<16 - 1 // set of the slots for bulk data, one bit each; the data in more slots would not stay in the CPU caches
 	blockSize  = 32 << 10  // bodies in the room after the slots begin at multiples of blockSize
 	descSize   = 128       // two cache lines, because processors prefetch lines in pairs
 	page       = 4 << 10
@@ -34,7 +34,7 @@ const (
 	offForm     = 8   // layout version (4 bytes), descriptor size (4 bytes)
 	offLength   = 16  // length of the segment
 	offTaken    = 128 // numbers of messages that the owner has taken from the peer's two rings, modulo 2^32
-	offBell     = 256 // nonzero if the owner is sleeping and must be woken; a new number for each sleep
+	offBell     = 256 // nonzero if the owner is sleeping and must be woken; the number differs for each sleep
 	offWaits    = 264 // nonzero if the owner is waiting for room
 	offBulk     = page
 	offMessages = offBulk + bulkDescs*descSize
@@ -63,7 +63,7 @@ type Geometry struct {
 func (g Geometry) form() uint64 { return uint64(g.Version) | descSize<<32 }
 
 // descs returns the number of descriptors in the ring of messages. There are two for each envelope,
-// because every message can be withdrawn, and spare ones for frames that need no envelope.
+// because every message can be withdrawn, and spare more for frames that need no envelope.
 func (g Geometry) descs() int { return roundUp((2*g.Envelopes+spare)*descSize, page) / descSize }
 
 // bodies returns the size of the ring of bodies in bytes. It has room for all envelopes, and for
@@ -75,7 +75,7 @@ func (g Geometry) Size() int { return offMessages + g.descs()*descSize + g.bodie
 
 func roundUp(n, to int) int { return (n + to - 1) / to * to }
 
-// memory is shared memory written by this process or its peer.
+// memory is a segment or an area, which is written by this process or by its peer.
 type memory []byte
 
 func (m memory) word(off int) *uint64 { return (*uint64)(unsafe.Pointer(&m[off : off+8][0])) }
@@ -89,7 +89,7 @@ func (m memory) block(at, length int) []byte   { return m[Slots*slotStride+at:][
 // A Point is a step in the use of a ring at which a test may inspect, stop or kill the process.
 type Point uint8
 
-// The points, in the order in which a message passes them.
+// The Points, in the order in which they occur for a message.
 const (
 	Reserve  Point = iota // before a descriptor is reserved for a message
 	Write                 // before its payload is written
@@ -102,7 +102,7 @@ const (
 	Points
 )
 
-// Step, if not nil, is called at each point. It is set only by tests, before they create an End.
+// Step, if not nil, is called at each Point. It is set only by tests, before they create an End.
 var Step func(Point)
 
 func step(p Point) {

@@ -7,19 +7,20 @@ import (
 	"sync/atomic"
 )
 
-// spare is the number of descriptors of Messages that bulk data may also use. The others are
-// reserved for messages with an envelope and for their withdrawals.
+// spare is the number of descriptors in the ring Messages that are not reserved for messages with
+// an envelope and for their withdrawals. Bulk data may use only these.
 const spare = 40
 
 // Room returns the length of the longest message body that fits in ring r, or -1 if not even a
 // message without a body fits. bulk reports whether bulk data fits. The results are as of the last
-// Update; less reports whether Update may find more room. The lock must be held.
+// call to Update. less reports whether another call to Update may free more room. The caller must
+// hold the send lock.
 func (e *End) Room(r int) (longest int, bulk, less bool) {
 	o := &e.out[r]
 	free := o.descs - int(o.head-o.taken)
 	bulk = e.free&bulkSlots != 0 && (r == Bulk || o.head-o.taken < spare)
 	less = !bulk || free == 0 || r == Messages && e.bodies.room() < e.eager ||
-		e.free != ^uint64(0) && o.head == o.published // a recently freed slot is in the CPU caches
+		e.free != ^uint64(0) && o.head == o.published // prefer recently freed slots, which are in the CPU caches
 	if free == 0 {
 		return -1, false, less
 	}
@@ -27,14 +28,15 @@ func (e *End) Room(r int) (longest int, bulk, less bool) {
 	if r == Messages {
 		longest = max(longest, min(e.bodies.room(), e.eager))
 	}
-	// A full ring does not justify creating an area.
+	// Do not create an area merely because a ring is full.
 	if e.free != 0 && (e.areas.own != nil || longest >= e.eager || r == Bulk) {
 		longest = SlotSize
 	}
 	return longest, bulk, less
 }
 
-// Update frees the room of the messages that the peer has read. The lock must be held.
+// Update frees the room used by messages that the peer has taken. It returns an error if the count
+// in the peer's memory is invalid. The caller must hold the send lock.
 func (e *End) Update() error {
 	if e.peer == nil {
 		return nil
@@ -63,8 +65,9 @@ func (e *End) Update() error {
 	return nil
 }
 
-// NeedsArea reports whether SetArea must be called before a body of n bytes can be written to ring
-// r, because it needs a slot. The lock must be held.
+// NeedsArea reports whether SetArea must be called before a message with a body of n bytes can be
+// written to ring r. That is the case if such a body needs a slot and no area is set. The caller
+// must hold the send lock.
 func (e *End) NeedsArea(r, n int) bool { return e.areas.own == nil && e.needsSlot(r, n) }
 
 // needsSlot reports whether a body of n bytes in ring r is stored in a slot.
@@ -72,25 +75,26 @@ func (e *End) needsSlot(r, n int) bool {
 	return n > Inline && (r == Bulk || n > e.eager || n > e.bodies.room())
 }
 
-// HasArea reports whether an area has been set. The lock must be held.
+// HasArea reports whether an area has been set. The caller must hold the send lock.
 func (e *End) HasArea() bool { return e.areas.own != nil }
 
-// SetArea sets the area that this side writes. b must be AreaSize zeroed bytes. The lock must be
-// held.
+// SetArea sets the area that this side writes to b, which must be AreaSize bytes long and zeroed.
+// The caller must hold the send lock.
 func (e *End) SetArea(b []byte) { e.areas.own, e.blocks = b, make([]bool, BodyRoom/blockSize) }
 
-// A Block is room for a body in the area.
+// A Block is a range of the area's room for bodies. At is its offset and Len its length, both in
+// bytes.
 type Block struct{ At, Len int }
 
-// span returns the range of block indexes that b uses.
+// span returns the range of indexes in End.blocks that b occupies.
 func (b Block) span() (from, to int) {
 	return b.At / blockSize, (b.At + b.Len + blockSize - 1) / blockSize
 }
 
-// Reserve reserves room for a body of n bytes. It uses the first free room, which is the most
-// likely to be in the CPU caches. ok is false if there is no room or no area. The caller must write
-// the body to the memory returned by Body and then call Drop, PutBlock or ShowBlock. The lock must
-// be held.
+// Reserve reserves a Block for a body of n bytes. It uses the first free range that is large
+// enough, which is the most likely to be in the CPU caches. ok is false if there is no room or no
+// area. The caller must write the body to the memory returned by Body and then call Drop, PutBlock
+// or ShowBlock. The caller must hold the send lock.
 func (e *End) Reserve(n int) (b Block, ok bool) {
 	need := (n + blockSize - 1) / blockSize
 	for i, at := 0, 0; i < len(e.blocks); i++ {
@@ -105,7 +109,7 @@ func (e *End) Reserve(n int) (b Block, ok bool) {
 	return b, false
 }
 
-// Drop frees room to which no message refers. The lock must be held.
+// Drop frees a Block to which no message refers. The caller must hold the send lock.
 func (e *End) Drop(b Block) { e.mark(b, false) }
 
 func (e *End) mark(b Block, used bool) {
@@ -114,19 +118,20 @@ func (e *End) mark(b Block, used bool) {
 	}
 }
 
-// Body returns the memory of b.
+// Body returns the memory of b in the area that this side writes.
 func (e *End) Body(b Block) []byte { return e.areas.own.block(b.At, b.Len) }
 
-// PutBlock writes a message whose body is in b and whose fields give the body's location. Room must
-// have reported room for it. b is freed when the peer has taken the message. The lock must be held.
+// PutBlock writes a message whose body is in b and whose fields give the location of the body. Room
+// must have reported room for the message. A later Update frees b when the peer has taken the
+// message. The caller must hold the send lock.
 func (e *End) PutBlock(m *Message, b Block) {
 	e.next(Messages, m, inBlock)
 	e.placed = append(e.placed, b)
 }
 
 // ShowBlock writes a message to ring r that contains a reference to its body, b, in the area. Room
-// must have reported room for it. The body may be larger than a slot, and must not change until
-// Shown has counted the message. The lock must be held.
+// must have reported room for the message. The body may be larger than a slot. The caller must not
+// modify the body until Shown has counted the message. The caller must hold the send lock.
 func (e *End) ShowBlock(r int, m *Message, b Block) {
 	m.Len = refSize
 	d := e.next(r, m, inBlock)
@@ -138,16 +143,17 @@ func (e *End) ShowBlock(r int, m *Message, b Block) {
 	o.places[(o.head-1)%uint64(o.descs)] = shown
 }
 
-// Shown returns the number of ShowBlock messages in ring r that the peer had taken as of the last
-// Update and that Shown has not returned before. They are the oldest ones. The lock must be held.
+// Shown returns the number of messages written by ShowBlock to ring r that the peer has taken, as
+// of the last call to Update, and that no earlier call to Shown has counted. The counted messages
+// are the oldest ones. The caller must hold the send lock.
 func (e *End) Shown(r int) (n int) {
 	o := &e.out[r]
 	n, o.shown = o.shown, 0
 	return n
 }
 
-// Put writes a message to ring r. Room must have reported room for it. The message becomes visible
-// to the peer with Publish. The lock must be held.
+// Put writes a message to ring r. Room must have reported room for the message. The message becomes
+// visible to the peer when Publish is called. The caller must hold the send lock.
 func (e *End) Put(r int, m *Message, body []byte) {
 	m.Len = len(body)
 	at := e.place(r, m.Len)
@@ -173,8 +179,8 @@ const (
 	shown   = Slots + 2 // in out.places only: a ShowBlock message
 )
 
-// place chooses the location of a message's body. Messages do not use the slots for bulk data while
-// others are free.
+// place chooses the location of a body of n bytes in ring r: a slot number, or one of the values
+// inRing and inBlock. The ring Messages does not use the slots for bulk data while others are free.
 func (e *End) place(r, n int) uint8 {
 	if !e.needsSlot(r, n) {
 		return inRing
@@ -186,7 +192,8 @@ func (e *End) place(r, n int) uint8 {
 	return uint8(bits.TrailingZeros64(free))
 }
 
-// A Spot is the memory for the body of a message that was written before its body.
+// A Spot identifies a message that PutLater has written, and the memory reserved for the body of
+// the message.
 type Spot struct {
 	Body []byte
 	ring int
@@ -194,8 +201,9 @@ type Spot struct {
 	slot uint8
 }
 
-// PutLater writes a bulk data message. The caller must write the body of m.Len bytes to Spot.Body
-// before Publish. The lock must be held for PutLater, but not while writing the body.
+// PutLater writes a bulk data message whose body is written later. The caller must write the body
+// of m.Len bytes to Body of the returned Spot before calling Publish. The caller must hold the send
+// lock while calling PutLater, but need not while writing the body.
 func (e *End) PutLater(r int, m *Message) Spot {
 	at := uint8(inRing)
 	if m.Len > Inline {
@@ -212,7 +220,8 @@ func (e *End) PutLater(r int, m *Message) Spot {
 	return s
 }
 
-// Void replaces an unpublished message with one of kind Void. The lock must be held.
+// Void replaces the unpublished message of s with one of kind Void. The caller must hold the send
+// lock.
 func (e *End) Void(s Spot) {
 	o := &e.out[s.ring]
 	o.words[s.pos%uint64(o.descs)] = commit(s.pos, &Message{Kind: Void})
@@ -230,8 +239,8 @@ type draft struct {
 	n int
 }
 
-// next starts the next descriptor of ring r, for a message whose body is at location at. The result
-// is valid until the next call.
+// next starts a draft of the next descriptor of ring r, for a message whose body is at location at.
+// The draft is valid until the next call to next.
 func (e *End) next(r int, m *Message, at uint8) *draft {
 	step(Reserve)
 	o := &e.out[r]
@@ -257,19 +266,20 @@ func (e *End) next(r int, m *Message, at uint8) *draft {
 	return d
 }
 
-// commit returns the word that publishes message number pos of a ring.
+// commit returns the commit word that publishes m as message number pos of a ring.
 func commit(pos uint64, m *Message) uint64 {
 	return uint64(uint32(pos+1))<<32 | uint64(m.Kind)<<24 | uint64(m.Flags&0x7f)<<17 | uint64(m.Len)&(1<<17-1)
 }
 
-// Written returns the number of messages written so far. The lock must be held.
+// Written returns the total number of messages written to both rings. The caller must hold the send
+// lock.
 func (e *End) Written() uint64 { return e.out[Messages].head + e.out[Bulk].head }
 
 // Publish makes the written messages visible to the peer. wake reports whether the peer is sleeping
 // and must be woken. The lock must be held.
 //
-// The peer reads messages in order. The commit word of the first message is therefore stored last,
-// with an atomic store that orders the other stores before it, so those need not be atomic.
+// The peer reads messages in order. Therefore the commit word of the first message is stored last.
+// That store is atomic and orders all others before it, so the others need not be atomic.
 func (e *End) Publish() (wake bool) {
 	some := false
 	for r := range e.out {
@@ -293,8 +303,8 @@ func (e *End) Publish() (wake bool) {
 	return e.bell()
 }
 
-// write copies a draft to its descriptor in the ring. It returns a pointer to the commit word,
-// which it does not write.
+// write copies the draft of message number pos to the descriptor in ring o. It does not write the
+// commit word, but returns a pointer to it.
 func (e *End) write(o *out, pos uint64) (commit *uint64) {
 	d, to := &o.drafts[pos-o.published], e.own.desc(o.base, int(pos%uint64(o.descs)))
 	copy(to[descOp:], d.b[descOp:d.n])

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A receiver tracks the acknowledgments of one received lane, and the packets received out of
-// order.
+// A receiver holds the state of the receiving side of one lane: pending acknowledgments, and
+// packets received out of order.
 type receiver struct {
-	owed  int                   // packets received since the last acknowledgment
+	owed  int                   // number of packets received since the last acknowledgment
 	due   time.Duration         // time to send an acknowledgment without data; 0 if none is pending
 	high  uint32                // highest number received; valid if gap
 	every uint8                 // Adaptive: number of packets covered by one acknowledgment
-	now   bool                  // an acknowledgment must be sent immediately
-	gap   bool                  // packets are missing
-	dup   bool                  // a packet has arrived twice
+	now   bool                  // whether an acknowledgment must be sent immediately
+	gap   bool                  // whether packets are missing
+	dup   bool                  // whether a packet has arrived twice
 	bits  *bitmap               // packets received out of order; nil if there are none
 	held  map[uint32]heldPacket // lane 0: packets in bits, by number
 	units int                   // lane 0: numbers used by the held packets; see share.go
@@ -23,7 +23,7 @@ type receiver struct {
 // ackDelay is how long Adaptive delays an acknowledgment in order to send it with data.
 const ackDelay = time.Millisecond
 
-// noteTaken records that a packet was received, and decides when to acknowledge it.
+// noteTaken records that packet p of lane i was received, and determines when to acknowledge it.
 func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	r := &a.flight.recv[i]
 	r.owed++
@@ -32,7 +32,8 @@ func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	case Eager:
 		r.now = true
 	case Adaptive:
-		// Every second message packet (RFC 5681, Section 4.2) and every eighth bulk packet.
+		// Acknowledge every second message packet (RFC 5681, Section 4.2) and every eighth bulk
+		// packet.
 		r.every = max(r.every, uint8(2+6*i))
 		if r.owed >= int(r.every) {
 			r.now = true
@@ -42,13 +43,13 @@ func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	}
 }
 
-// hasPacket reports whether the packet that is ahead numbers beyond the next expected one has
-// arrived.
+// hasPacket reports whether the packet whose number is ahead beyond the next expected one has
+// already been received.
 func (r *receiver) hasPacket(ahead uint32) bool {
 	return r.bits != nil && ahead < maxAhead && r.bits.has(ahead)
 }
 
-// noteGap records that a packet was dropped because earlier packets are missing.
+// noteGap records that p was dropped because earlier packets are missing.
 func (a *Assoc) noteGap(r *receiver, p *Packet) {
 	a.m.stats.OutOfOrder++
 	if !r.gap || before(r.high, p.seq) {
@@ -57,8 +58,9 @@ func (a *Assoc) noteGap(r *receiver, p *Packet) {
 	r.now, r.gap = true, true
 }
 
-// advance records that a packet was received. It returns the number of consecutive packets
-// available, starting at the next expected one. Only a lane with a gap has a bitmap.
+// advance records that the packet whose number is ahead beyond the next expected one was received.
+// It returns the number of consecutive packets that have arrived, starting with the next expected
+// one. It allocates a bitmap only if there is a gap.
 func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	if ahead == 0 && r.bits == nil {
 		return 1
@@ -84,7 +86,8 @@ func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	return n
 }
 
-// fillHeader sets the fields common to all packets, including the acknowledgment of lane i.
+// fillHeader sets the header fields of p that all packets have in common, including the
+// acknowledgment of lane i.
 func (a *Assoc) fillHeader(now time.Duration, i int, p *Packet) {
 	l := &a.lane[i]
 	p.form, p.id, p.token, p.ts = a.form, a.peerID, a.peerToken, clock(now)
@@ -98,8 +101,9 @@ func (a *Assoc) fillHeader(now time.Duration, i int, p *Packet) {
 	}
 }
 
-// grantLimit returns the first number of lane i that the peer may not use yet. A grant is never
-// revoked when the share of the buffer shrinks, because the peer may already have used it.
+// grantLimit returns the first packet number of lane i that the peer may not use yet. The result
+// never decreases, even when the peer's share of the buffer shrinks, because the peer may already
+// have used the numbers before it.
 func (a *Assoc) grantLimit(i int) uint32 {
 	l := &a.lane[i]
 	if a.m.cfg.Profile == Modern && i == 0 {
@@ -115,7 +119,8 @@ func (a *Assoc) grantLimit(i int) uint32 {
 	return l.granted
 }
 
-// noteAckSent records that an acknowledgment was sent, either with data or in a separate packet.
+// noteAckSent records that an acknowledgment was sent. byData reports whether it was sent with data
+// rather than in a separate packet.
 func (r *receiver) noteAckSent(byData bool) {
 	if byData { // data flows in this direction too, so fewer separate acknowledgments are needed
 		r.every = min(2*max(r.every, 2), 32)
@@ -143,7 +148,7 @@ func (a *Assoc) creditBeyond(i int) uint32 {
 	return uint32(max(minShare, min(share, a.m.cfg.Window)))
 }
 
-// nextAck creates an ACK for lane i, with the bitmap of the packets received out of order.
+// nextAck stores an ACK for lane i in o, with the bitmap of the packets received out of order.
 func (a *Assoc) nextAck(now time.Duration, i int, head []byte, o *Out) {
 	r := &a.flight.recv[i]
 	p := Packet{kind: kindAck, flags: uint8(i)}
@@ -190,7 +195,8 @@ func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 		return
 	}
 	advanced := l.una != p.ack
-	// The second condition is true only if the peer contradicts its selective acknowledgment.
+	// The second condition is true only if the peer contradicts an earlier selective
+	// acknowledgment.
 	for before(l.una, p.ack) || l.una != s.high && s.at(l.una).flags&pktAcked != 0 {
 		seq := l.una
 		q := s.at(seq)
@@ -199,7 +205,7 @@ func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 		} else {
 			s.sacked--
 		}
-		if before(s.snd, seq+1) { // during go-back-n: the packet was not lost after all
+		if before(s.snd, seq+1) { // during a go-back-n: the packet was not lost after all
 			s.snd = seq + 1
 		}
 		s.cost -= int(q.units)
@@ -224,9 +230,9 @@ func (a *Assoc) handleAck(now time.Duration, p *Packet) {
 	a.m.wakeBlocked()
 }
 
-// ackOne records that the peer has received packet q. It counts the last transmission as received
-// only if the echoed timestamp is not older than that transmission. Otherwise the packet that
-// arrived may be an earlier transmission.
+// ackOne records that the peer has received packet q, as acknowledged in p. It counts the last
+// transmission of q as received only if the timestamp echoed in p is not older than that
+// transmission. Otherwise an earlier transmission may have arrived.
 func (a *Assoc) ackOne(s *sender, q *packet, p *Packet) {
 	a.flight.cc.acked += int(q.size)
 	if q.flags&pktLost != 0 {

@@ -23,16 +23,16 @@ const (
 )
 
 // An Assoc is an association with one peer. It has two lanes in each direction. State that is
-// needed only while packets are in flight is kept in flight, so that an idle association is small.
-// Like its Machine, an Assoc is not safe for concurrent use.
+// needed only while packets are in flight is in the field flight, so that an idle association is
+// small. Like its Machine, an Assoc is not safe for concurrent use.
 type Assoc struct {
 	User any
 
 	m       *Machine
 	to      netip.AddrPort
 	flight  *flight       // nil if nothing is in flight
-	next    *Assoc        // next association in Machine.ready
-	due     time.Duration // time at which its timer in Machine.timers expires
+	next    *Assoc        // next association whether the association is in Machine.ready
+	due     time.Duration // time at which the timer in Machine.timers expires
 	session uint64        // peer's session number, if the peer dialed
 	sentAt  time.Duration // lane 0: time at which the last packet was sent
 
@@ -48,7 +48,7 @@ type Assoc struct {
 	// mtu is the size of the largest datagram known to arrive, and most that of the largest one
 	// worth probing for.
 	mtu, most uint16
-	restart   uint16 // lane 0: numbers that the peer grants after an idle period
+	restart   uint16 // lane 0: quantity of numbers that the peer grants after an idle period
 
 	state                       state
 	via                         uint8 // local address used by the peer; see Packet.Via
@@ -58,44 +58,46 @@ type Assoc struct {
 	peerFin, ourFin, finAcked   bool
 }
 
-// A lane holds the packet numbers of one lane, in both directions. The numbers wrap and are
-// compared in serial arithmetic.
+// A lane holds the state of the packet numbers of one lane, in both directions. The numbers wrap
+// around, so they must be compared in serial arithmetic.
 type lane struct {
 	una     uint32 // sending: oldest unacknowledged number
 	nxt     uint32 // sending: next number to assign
 	edge    uint32 // sending: first number that the peer does not permit yet
 	rcv     uint32 // receiving: next expected number
 	granted uint32 // receiving: first number not permitted yet
-	// Modern, receiving: first number not promised, and last epoch in which a packet arrived; see
-	// share.go. The peer may have relinquished the numbers between promised and granted.
+	// promised and epoch are used by Modern for receiving: the first number not promised, and the
+	// last epoch in which a packet arrived; see share.go. The peer may have relinquished the
+	// numbers from promised up to granted.
 	promised, epoch uint32
 }
 
 func (l *lane) init(first uint32) { l.una, l.nxt, l.edge = first, first, first }
 
-// A flight is the state of an association with packets in flight. Flights are pooled.
+// A flight holds the state that an association needs only while it has packets in flight. Flights
+// are pooled.
 type flight struct {
 	send [2]sender
 	recv [2]receiver
 	cc   congestion
 
 	flying    int  // bytes sent that are neither acknowledged nor lost
-	blocked   bool // Room reported no space; Upper.Room must be called
-	starved   bool // the association is in Machine.starved
-	turn      int  // packets sent in this turn of Machine.Next
+	blocked   bool // whether Room reported no space, so that Upper.Room must be called
+	starved   bool // whether the association is in Machine.starved
+	turn      int  // number of packets sent in this turn of Machine.Next
 	turnBytes int
 
 	// ts is the peer's latest timestamp, and lastEcho is this side's latest timestamp that was
 	// echoed.
 	ts, lastEcho  uint32
 	tsAt          time.Duration // time at which ts was received
-	tsSet, echoed bool          // ts and lastEcho are valid
+	tsSet, echoed bool          // whether ts and lastEcho are valid
 	latest        time.Duration // last round-trip sample
 
 	ping      pinger
 	dial      dialer
-	hints     int           // probes remaining after the system reported an unreachable port
-	finDue    time.Duration // time at which half, finishing or lingering ends
+	hints     int           // number of probes remaining after the system reported an unreachable port
+	finDue    time.Duration // time at which the state half, finishing or lingering ends
 	words     []byte        // last message, carried by FIN
 	open      []byte        // lane 0: packet to which frames are being added; nil if there is none
 	openCount uint16        // number of messages in open
@@ -118,8 +120,8 @@ func (a *Assoc) dropFlight() {
 	}
 }
 
-// Detach voids the remaining bulk data, so that its memory is no longer read. The data is not
-// reported to Upper.Sent. The association continues without a User.
+// Detach voids the bulk data that has not been acknowledged, so that its memory is no longer read.
+// Upper.Sent is not called for that data. The association continues without a User.
 func (a *Assoc) Detach() {
 	a.User = nil
 	if f := a.flight; f != nil {
@@ -137,11 +139,12 @@ func (a *Assoc) maxDatagram() int { return int(a.mtu) }
 // Addr returns the peer's address.
 func (a *Assoc) Addr() netip.AddrPort { return a.to }
 
-// Up reports whether Frame and Piece may be called.
+// Up reports whether a is open for sending, that is, whether Frame and Piece may be called.
 func (a *Assoc) Up() bool { return (a.state == open || a.state == half) && !a.peerFin }
 
-// isPlausible reports whether the numbers in packet p are possible for a. A packet with impossible
-// numbers is forged or, without TLS, damaged. isPlausible does not modify a.
+// isPlausible reports whether the sequence and acknowledgment numbers in p are possible in the
+// current state of a. A packet with impossible numbers is forged or, without TLS, damaged.
+// isPlausible does not modify a.
 func (a *Assoc) isPlausible(p *Packet) bool {
 	if p.form != a.form && p.form != 0 {
 		return false
@@ -172,7 +175,7 @@ func (a *Assoc) isPlausible(p *Packet) bool {
 	return true
 }
 
-// handlePacket handles a plausible packet of a.
+// handlePacket handles p, a packet received from the peer that has passed isPlausible.
 func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 	if p.kind == kindAccept || p.kind == kindCookie {
 		a.handleDialAnswer(now, p)
@@ -219,7 +222,7 @@ func (a *Assoc) handlePacket(now time.Duration, p *Packet) {
 	}
 }
 
-// nextPacket creates the next packet of a and reports whether there is one. The order is:
+// nextPacket stores the next packet of a in o and reports whether there is one. The order is:
 // handshake, PING and PONG, messages, bulk data, FIN, acknowledgments without data.
 func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	f := a.flight
@@ -252,8 +255,8 @@ func (a *Assoc) nextPacket(now time.Duration, head []byte, o *Out) bool {
 	return false
 }
 
-// goIdle is called when a has no packet to send. It sets a's timer or, if no packet is in flight,
-// returns a's flight to the pool.
+// goIdle sets the timer of a or, if no packet is in flight, returns the flight of a to the pool. It
+// is called when a has no packet to send.
 func (a *Assoc) goIdle(now time.Duration) {
 	due := time.Duration(0)
 	if a.flight != nil {
@@ -274,7 +277,7 @@ func (a *Assoc) goIdle(now time.Duration) {
 	}
 }
 
-// onDeadline handles expiry of a's timers.
+// onDeadline handles the timers of a that have expired.
 func (a *Assoc) onDeadline(now time.Duration) {
 	if a.flight == nil {
 		return

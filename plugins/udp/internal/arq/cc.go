@@ -15,9 +15,9 @@ type congestion struct {
 	periodAt    time.Duration // time at which the period began
 	round       time.Duration // minimum sample since roundAt
 	roundAt     time.Duration // time at which the window was last adapted
-	acked, lost int           // bytes since roundAt
-	full        bool          // the window has held back a packet since roundAt
-	paced       bool          // pacing has held back a packet
+	acked, lost int           // bytes acknowledged and lost since roundAt
+	full        bool          // whether the window has held back a packet since roundAt
+	paced       bool          // whether pacing has held back a packet
 	nextAt      time.Duration // time at which pacing permits the next packet
 }
 
@@ -26,17 +26,17 @@ const (
 	minWindow   = 4 * BaseSize
 	maxWindow   = 64 << 20
 	fewQueued   = 4 * BaseSize // with fewer queued bytes the window grows
-	manyQueued  = 6 * BaseSize // with more queued bytes it shrinks
+	manyQueued  = 6 * BaseSize // with more queued bytes the window shrinks
 	// noise is the difference between round-trip times that scheduling, rather than a queue, may
 	// cause.
 	noise = time.Millisecond
-	// burst is how far ahead of the pace an association may send, because timers are no finer.
+	// burst is how far ahead of the pace an association may send. It is the resolution of timers.
 	burst     = time.Millisecond
 	minPeriod = 10 * time.Second
 )
 
-// hasWindow reports whether a has a congestion window. There is none if the peer is on the same
-// host, or if the profile is Seed.
+// hasWindow reports whether a has a congestion window. It does not if the peer is on the same host
+// or the profile is Seed.
 func (a *Assoc) hasWindow() bool { return !a.local && a.m.cfg.Profile == Modern }
 
 // maySend reports whether the congestion window and pacing currently permit another packet.
@@ -76,7 +76,7 @@ func (c *congestion) pace(a *Assoc, now time.Duration, n int) {
 	c.nextAt = max(c.nextAt, now) + time.Duration(n)*a.rtt()*4/time.Duration(gain*int(a.cwnd))
 }
 
-// sample updates the minima with a round-trip sample.
+// sample updates the minimum round-trip times with a new sample.
 func (c *congestion) sample(a *Assoc, rtt, now time.Duration) {
 	less := func(v *time.Duration) {
 		if *v == 0 || rtt < *v {
@@ -95,7 +95,7 @@ func (c *congestion) sample(a *Assoc, rtt, now time.Duration) {
 	a.least = uint32(base / time.Microsecond)
 }
 
-// round adapts the window. It has an effect once per round trip.
+// round adapts the congestion window once per round trip. Additional calls have no effect.
 func (a *Assoc) round(now time.Duration) {
 	c := &a.flight.cc
 	if !a.hasWindow() || now-c.roundAt < a.rtt() || c.round == 0 {
@@ -116,7 +116,7 @@ func (a *Assoc) round(now time.Duration) {
 	case queued > manyQueued:
 		a.slowStart = false
 		w -= max(BaseSize, (queued-manyQueued)/2)
-	case !c.full: // the window did not limit sending, so a larger one is untested
+	case !c.full: // the window did not limit sending, so it must not grow
 	case a.slowStart && queued < fewQueued:
 		w *= 2
 	case queued == 0:

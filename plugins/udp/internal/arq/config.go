@@ -24,8 +24,8 @@ const (
 	// Adaptive acknowledges every second message packet and every eighth packet of bulk data. It
 	// also acknowledges immediately at the end of a burst, and all other packets after 1 ms.
 	Adaptive AckMode = iota
-	// Lazy acknowledges a packet immediately only if it is out of order, is repeated, or requests
-	// it. Other packets are acknowledged together with data.
+	// Lazy acknowledges a packet immediately only if the packet is out of order, is repeated, or
+	// requests an immediate acknowledgment. Other packets are acknowledged together with data.
 	Lazy
 	// Eager acknowledges all packets that have arrived, once per batch.
 	Eager
@@ -44,8 +44,8 @@ type Config struct {
 	// MaxRTO limit the timeout, except that the first two probes of Modern ignore MinRTO. The
 	// defaults are 50 ms, 10 ms and 2 s.
 	InitialRTO, MinRTO, MaxRTO time.Duration
-	MaxRetries                 int // consecutive timeouts after which the peer is lost; default 12
-	DialRetries                int // consecutive timeouts after which a dial fails; default MaxRetries
+	MaxRetries                 int // number of consecutive timeouts after which the peer counts as lost; default 12
+	DialRetries                int // number of consecutive timeouts after which a dial fails; default MaxRetries
 	// FinRetries replaces MaxRetries after Finish of an Assoc or of the Machine. The default is 8.
 	FinRetries int
 	FinTimeout time.Duration // maximum duration of Finish, excluding lingering; default 1 s
@@ -60,7 +60,7 @@ type Config struct {
 	MaxPeers    int // maximum number of associations; default and upper limit 1<<18 - 1
 
 	Overhead int  // number of bytes that the user adds to each packet; default 0
-	Proven   bool // the user has authenticated the peers' addresses, so no HELLO needs a cookie
+	Proven   bool // whether the user has authenticated the peers' addresses, so that no HELLO needs a cookie
 
 	// WrongVersion returns the message, of up to 256 bytes, that rejects a peer with which this
 	// side has no packet version in common. oldest and newest are the peer's versions. If

@@ -19,7 +19,7 @@
 // Invariants:
 //   - Each packet number is delivered at most once, and lane 0 is delivered in order; una <= ack <= nxt.
 //   - The bytes of packets retained for retransmission or reordering are counted and limited.
-//   - A peer that has not shown that it receives is sent no more bytes than it has sent.
+//   - A peer that has not shown that it receives at its address is sent no more bytes than it has sent.
 //   - Only an acknowledgment of something new resets a timer. An expired timer sends at most two
 //     packets (probes), and the answer shows what was lost.
 //   - If both sides use profile Modern, a packet that the peer has acknowledged is not sent again.
@@ -39,7 +39,7 @@
 //	   ▼                         ▼                             ▼
 //	  dead ◄── Cut, REFUSE, RESET, too many timeouts, Finish takes too long
 //
-// The package has no sockets, goroutines, clocks, random sources or locks. The caller provides
-// them. It does not prioritize peers. Encryption, and changes of a peer's address, are handled by
+// The package uses no sockets, goroutines, clocks, random sources or locks, which are left to the
+// caller. It does not prioritize peers. Encryption, and changes of a peer's address, are handled by
 // the layer below.
 package arq

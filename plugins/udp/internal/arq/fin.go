@@ -32,7 +32,7 @@ type End struct {
 	// Absent qualifies PeerGone. It is set if the absence was reported, by a RESET from the peer or
 	// by the system, rather than inferred from silence.
 	Absent bool
-	Unsent error // with Absent: the system's error for the dial's HELLO, or nil
+	Unsent error // system's error for the dial's HELLO, or nil; valid with Absent
 }
 
 func (e End) String() string {
@@ -46,18 +46,19 @@ func (e End) String() string {
 	return s
 }
 
-// maxLinger limits how long an association is retained in order to acknowledge a repeated FIN.
-// Below this limit, it is retained for twice the timeout of a peer that has not measured the
-// round-trip time.
+// maxLinger limits how long an association is retained in order to acknowledge a repeated FIN. The
+// association is retained for maxLinger or, if shorter, for twice the timeout that a peer uses
+// before it has measured the round-trip time.
 const maxLinger = 200 * time.Millisecond
 
-// Finish begins to close a in an orderly way. From then on a accepts no frames and acknowledges
-// immediately. When everything sent has been acknowledged, a sends FIN with words, which the peer
-// answers with its own FIN. Upper.Ended reports the result.
+// Finish begins to close a in an orderly way. The caller must not send further frames, and a
+// acknowledges received packets immediately. When everything sent has been acknowledged, a sends
+// FIN with words, which the peer answers with its own FIN. Upper.Ended reports the result.
 //
-// Finish is limited by FinTimeout and FinRetries. When a limit is exceeded, the peer may merely be
-// busy and not have seen FIN, so words are sent once in a REFUSE, unless they are empty. After the
-// last acknowledgment a lingers, in order to repeat the acknowledgment if it was lost.
+// Finish is limited by FinTimeout and FinRetries. If a limit is exceeded, the peer may merely be
+// busy and may not have seen FIN. Finish then sends words once in a REFUSE, unless words is empty.
+// After the last acknowledgment, a lingers for a while in order to repeat that acknowledgment if it
+// was lost.
 func (a *Assoc) Finish(now time.Duration, words []byte) {
 	switch a.state {
 	case dialing, half:
@@ -76,8 +77,8 @@ func (a *Assoc) Finish(now time.Duration, words []byte) {
 	}
 }
 
-// Cut closes a immediately. Unless words is empty, it is sent to the peer once in a REFUSE. Nothing
-// is delivered or reported afterward.
+// Cut closes a immediately. Unless words is empty, it is sent to the peer once in a REFUSE. No
+// method of Upper is called for a afterward.
 func (a *Assoc) Cut(words []byte) {
 	if a.state == dead {
 		return
@@ -88,8 +89,8 @@ func (a *Assoc) Cut(words []byte) {
 	a.m.leave(a)
 }
 
-// continueRelease queues FIN once everything else is acknowledged, and reports whether it did so.
-// It starts lingering when both FINs are acknowledged.
+// continueRelease takes the next step in the orderly close of a. When every other packet is
+// acknowledged, it queues FIN and returns true. When both FINs are acknowledged, it calls linger.
 func (a *Assoc) continueRelease(now time.Duration) bool {
 	f, l := a.flight, &a.lane[0]
 	if l.una != l.nxt || a.lane[1].una != a.lane[1].nxt {
@@ -108,8 +109,8 @@ func (a *Assoc) continueRelease(now time.Duration) bool {
 
 // linger retains a for a while after both FINs are acknowledged, in order to acknowledge repeated
 // packets. If the peer is on the same host, a is retained only until the acknowledgment has been
-// sent. Such an acknowledgment is rarely lost. If it is and the peer repeats its FIN in vain, at
-// least everything else that the peer sent has been acknowledged.
+// sent, because such an acknowledgment is rarely lost. If it is lost, the peer repeats its FIN in
+// vain, but everything else that the peer sent has been acknowledged.
 func (a *Assoc) linger(now time.Duration) {
 	a.state = lingering
 	a.flight.finDue = now + 1
@@ -119,8 +120,8 @@ func (a *Assoc) linger(now time.Duration) {
 	a.report(End{Outcome: Clean})
 }
 
-// handleFin handles the peer's FIN, which has arrived in order. It also closes the association in
-// the other direction.
+// handleFin handles the peer's FIN, which has arrived in order and carries the peer's last message,
+// words. It begins to close the association in the other direction.
 func (a *Assoc) handleFin(now time.Duration, words []byte) {
 	a.peerFin = true
 	a.flight.recv[0].now = true
@@ -128,7 +129,8 @@ func (a *Assoc) handleFin(now time.Duration, words []byte) {
 	a.Finish(now, nil)
 }
 
-// finExpired handles expiry of finDue, and reports whether a is dead.
+// finExpired handles expiry of the time limit in finDue. It reports whether a was ended because the
+// limit has expired.
 func (a *Assoc) finExpired(now time.Duration) bool {
 	switch due := a.flight.finDue; {
 	case due == 0 || now < due:
@@ -144,8 +146,8 @@ func (a *Assoc) finExpired(now time.Duration) bool {
 	return true
 }
 
-// giveUp ends a even though the peer has not acknowledged everything, and sends the last message to
-// the peer.
+// giveUp ends a although the peer has not acknowledged every packet, and sends the peer the last
+// message passed to Finish.
 func (a *Assoc) giveUp() {
 	e := End{Outcome: Unconfirmed, Messages: a.unackedMessages()}
 	if a.state == finishing && e.Messages == 0 {
@@ -168,7 +170,7 @@ func (a *Assoc) unackedMessages() (n int) {
 	return n
 }
 
-// tooMany reports whether the peer counts as lost after tries consecutive timeouts.
+// tooMany reports whether the peer counts as lost because of tries consecutive timeouts.
 func (a *Assoc) tooMany(tries int) bool {
 	if a.state == finishing || a.m.finishing {
 		return tries > a.m.cfg.FinRetries
@@ -177,8 +179,9 @@ func (a *Assoc) tooMany(tries int) bool {
 }
 
 // endSilent ends a because the peer does not respond or, if absent is true, does not know the
-// association. A silent peer may be busy and read a last message later. In that case Upper.Ended is
-// called while a still exists, so that it may call Cut with a message.
+// association. A peer that does not respond may be busy, and may read a last message later. For
+// such a peer, endSilent calls Upper.Ended while a still exists, so that Ended can call Cut with a
+// message.
 func (a *Assoc) endSilent(absent bool) {
 	e := End{Outcome: PeerGone, Messages: a.unackedMessages(), Absent: absent}
 	if a.state >= finishing && e.Messages == 0 {
@@ -192,12 +195,13 @@ func (a *Assoc) endSilent(absent bool) {
 	a.end(e)
 }
 
-// endRefused handles a REFUSE, with which the peer closes or rejects a.
+// endRefused handles p, a REFUSE with which the peer closes or rejects a.
 func (a *Assoc) endRefused(p *Packet) {
 	a.end(End{Outcome: Refusal, Messages: a.unackedMessages(), Words: string(p.body)})
 }
 
-// end removes a from all tables and reports e, unless linger has already reported.
+// end removes a from all tables and passes e to Upper.Ended, unless linger has already called
+// Ended.
 func (a *Assoc) end(e End) {
 	if a.state == dead {
 		return

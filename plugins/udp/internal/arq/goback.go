@@ -5,16 +5,17 @@ import "time"
 // This file implements go-back-n, for lanes on which the peer drops packets that arrive out of
 // order. Those are the lanes of Seed.
 
-// allInFlight reports whether lane i is not going back. That is the case if every packet ever sent
-// is in flight again or acknowledged.
+// allInFlight reports whether every packet that lane i has ever sent is either acknowledged or in
+// flight. It returns false while a go-back-n of the lane is in progress.
 func (a *Assoc) allInFlight(i int) bool {
 	s := &a.flight.send[i]
 	return s.snd == s.high
 }
 
-// goBackAfter detects losses after an acknowledgment from a peer that drops packets received out of
-// order. answered reports whether the peer has received a probe. In that case everything
-// unacknowledged that was sent before the probe is lost.
+// goBackAfter detects losses after the acknowledgment in p, which is from a peer that drops packets
+// received out of order. advanced reports whether p acknowledges new packets. answered reports
+// whether the peer has received a probe. If it has, every unacknowledged packet sent before the
+// probe is lost.
 func (a *Assoc) goBackAfter(now time.Duration, p *Packet, advanced, answered bool) {
 	i := p.lane()
 	s, l := &a.flight.send[i], &a.lane[i]
@@ -34,9 +35,10 @@ func (a *Assoc) goBackAfter(now time.Duration, p *Packet, advanced, answered boo
 	}
 }
 
-// goBack makes lane i retransmit everything that is unacknowledged, starting at una (go-back-n, as
-// in U-Net; von Eicken and others, 1995). The receiver has dropped the packets after the gap. Until
-// recover is acknowledged, reports of a gap refer to the earlier transmission.
+// goBack makes lane i retransmit all unacknowledged packets, starting with the oldest one
+// (go-back-n, as in U-Net; von Eicken and others, 1995). The receiver has dropped the packets after
+// the gap. Until all retransmitted packets, those before sender.recover, are acknowledged, reports
+// of a gap may refer to the earlier transmission.
 func (a *Assoc) goBack(i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	a.m.stats.GoneBack++
@@ -46,7 +48,7 @@ func (a *Assoc) goBack(i int) {
 	s.snd, s.recover = l.una, s.high
 }
 
-// onGap handles the peer's report that packets are missing.
+// onGap handles p, an acknowledgment that reports a gap in the packets of lane i.
 func (a *Assoc) onGap(now time.Duration, i int, p *Packet) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	if p.ack != l.una || l.una == s.high || !before(l.una, p.seq) || !before(p.seq, s.high) {
@@ -66,13 +68,14 @@ func (a *Assoc) onGap(now time.Duration, i int, p *Packet) {
 	}
 }
 
-// soon moves the timer forward to the time at which the missing packet p counts as lost rather than
-// reordered.
+// soon makes the timer of s expire earlier, at the time at which the missing packet p counts as
+// lost rather than reordered.
 func (a *Assoc) soon(now time.Duration, s *sender, p *packet) {
 	if at := max(now, p.sent+a.rtt()+a.reordering()); at < s.due && !s.early {
 		s.due, s.early = at, true
 	}
 }
 
-// reordering returns how much later than its successors a reordered packet may arrive.
+// reordering returns the time to wait, after a later packet has arrived, before a missing packet
+// counts as lost.
 func (a *Assoc) reordering() time.Duration { return max(a.rtt()/4, minReordering) }

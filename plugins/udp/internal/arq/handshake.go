@@ -15,9 +15,9 @@ const (
 	greetingSize   = 60
 	cookieEpoch    = 16 * time.Second // a cookie is valid for one to two epochs
 	maxUsedCookies = 1 << 13          // maximum number of used cookies to remember
-	halfTimeout    = 2 * time.Second  // time after which a half-open association ends if the peer does not answer
+	halfTimeout    = 2 * time.Second  // time after which a half-open association ends if no packet arrives from the peer
 	maxWords       = 256              // maximum size in bytes of an association's last message
-	firstCredit    = 32               // packets that a peer may send before the first acknowledgment
+	firstCredit    = 32               // number of packets that a peer may send before the first acknowledgment
 	isSelective    = 1                // bit of the profile: the sender acknowledges selectively
 )
 
@@ -25,13 +25,13 @@ const (
 // a HELLO is never longer than the HELLO.
 const MaxHello = BaseSize - headSize - greetingSize
 
-// A dialer is the state of a dial, which repeats HELLO.
+// A dialer holds the state of a dial, which repeats HELLO until it is answered.
 type dialer struct {
 	cookie  [cookieSize]byte
 	due     time.Duration // time at which HELLO is repeated
 	session uint64
 	tries   int
-	send    bool // a HELLO must be sent now
+	send    bool // whether a HELLO must be sent now
 }
 
 // A greeting is the first part of the body of HELLO and ACCEPT.
@@ -97,7 +97,7 @@ func (a *Assoc) greeting() greeting {
 	return g
 }
 
-// learn stores the parameters of the peer's greeting.
+// learn stores the parameters of the peer's greeting in a.
 func (a *Assoc) learn(g *greeting) {
 	a.peerID, a.peerToken = g.id, g.token
 	version, _ := a.m.cfg.agree(g)
@@ -112,7 +112,8 @@ func (a *Assoc) learn(g *greeting) {
 	a.most = uint16(min(uint32(a.most), g.size, MaxSize))
 }
 
-// agree returns the newest version that both sides support. ok is false if there is none.
+// agree returns the newest packet version that both this side and the sender of g support. ok is
+// false if there is none.
 func (c *Config) agree(g *greeting) (version uint8, ok bool) {
 	version = min(c.newest, g.newest)
 	return version, version >= max(c.oldest, g.oldest)
@@ -128,8 +129,8 @@ func (m *Machine) newAssoc(to netip.AddrPort, path Path, user any) *Assoc {
 // ErrFull is returned by Dial if there are MaxPeers associations.
 var ErrFull = errors.New("arq: too many associations")
 
-// Dial starts an association with a context of the peer at to. The peer's answer is passed to
-// Upper.Greet. If there is none, Upper.Ended is called.
+// Dial starts an association with the given context of the peer at address to. It passes the peer's
+// answer to Upper.Greet, or calls Upper.Ended if the peer does not answer.
 func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path Path, user any) (*Assoc, error) {
 	if m.full() {
 		return nil, ErrFull
@@ -143,7 +144,7 @@ func (m *Machine) Dial(now time.Duration, to netip.AddrPort, context uint8, path
 	return a, nil
 }
 
-// redial repeats HELLO if its timer has expired, or fails the dial after DialRetries.
+// redial repeats HELLO if its timer has expired. After DialRetries timeouts it fails the dial.
 func (a *Assoc) redial(now time.Duration) {
 	d, c := &a.flight.dial, &a.m.cfg
 	if now < d.due {
@@ -156,8 +157,8 @@ func (a *Assoc) redial(now time.Duration) {
 	d.send, d.due = true, now+min(c.InitialRTO<<min(d.tries, 16), c.MaxRTO)
 }
 
-// emitHello emits a HELLO if one is pending. It is padded to BaseSize, so that no reply to it is
-// longer.
+// emitHello stores a HELLO in o, if one must be sent now, and reports whether it did. A HELLO is
+// padded to BaseSize, so that no reply is longer than the HELLO.
 func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
 	d := &a.flight.dial
 	if a.state != dialing || !d.send {
@@ -176,8 +177,9 @@ func (a *Assoc) emitHello(now time.Duration, o *Out) bool {
 	return true
 }
 
-// cookie returns the cookie for a HELLO in an epoch. A peer that presents it has shown that it
-// receives at from. The cookie is computed from the HELLO, so that no state is kept for it.
+// cookie returns the cookie that a peer at address from must present in a HELLO with greeting g
+// during epoch. By presenting it, the peer shows that it receives at from. The cookie is computed
+// from the HELLO, so that this side keeps no state for the peer.
 func (m *Machine) cookie(from netip.AddrPort, g *greeting, epoch time.Duration) (c [cookieSize]byte) {
 	mac := hmac.New(sha256.New, m.secret[:])
 	addr := from.Addr().As16()
@@ -197,7 +199,8 @@ func (m *Machine) sendCookie(now time.Duration, from netip.AddrPort, via uint8, 
 	m.sendOnce(from, via, nil, Packet{kind: kindCookie, id: g.id, token: g.token, ts: clock(now)}, c[:])
 }
 
-// verify reports whether g contains a valid cookie that has not been used.
+// verify reports whether g contains a cookie that is valid for the address from and has not been
+// used.
 func (m *Machine) verify(now time.Duration, from netip.AddrPort, g *greeting) bool {
 	if _, used := m.cookies[g.cookie]; used || g.cookie == ([cookieSize]byte{}) {
 		return false
@@ -211,8 +214,8 @@ func (m *Machine) verify(now time.Duration, from netip.AddrPort, g *greeting) bo
 }
 
 // useCookie records that a valid cookie has started an association, so that a copied HELLO cannot
-// start another one. If more cookies are used than can be remembered while they are valid, all
-// earlier cookies become invalid.
+// start another one. If more than maxUsedCookies valid cookies have been used, useCookie
+// invalidates all earlier cookies.
 func (m *Machine) useCookie(now time.Duration, c [cookieSize]byte) {
 	if c == ([cookieSize]byte{}) {
 		return
@@ -230,9 +233,9 @@ func (m *Machine) useCookie(now time.Duration, c [cookieSize]byte) {
 	m.cookies[c] = now
 }
 
-// handleHello handles a HELLO. It requires a cookie if there is an association with the same
-// address, or if there are many half-open associations, so that a HELLO with a forged source
-// address changes nothing.
+// handleHello handles a HELLO. If there is an association with the same address, or if there are
+// many half-open associations, it requires a cookie, so that a HELLO with a forged source address
+// has no effect.
 func (m *Machine) handleHello(now time.Duration, from netip.AddrPort, p *Packet) {
 	g, ok := parseGreeting(p.body)
 	if !ok || headSize+len(p.body) < BaseSize {
@@ -309,15 +312,15 @@ func (m *Machine) handleHello(now time.Duration, from netip.AddrPort, p *Packet)
 	}
 }
 
-// accept answers a HELLO with an ACCEPT.
+// accept sends an ACCEPT for a in answer to a HELLO with greeting to.
 func (m *Machine) accept(now time.Duration, a *Assoc, to *greeting) {
 	g := a.greeting()
 	g.session = to.session
 	m.sendOnce(a.to, a.via, a, Packet{kind: kindAccept, id: to.id, token: to.token, ts: clock(now)}, g.append(nil))
 }
 
-// TurnAway returns the datagram that rejects a HELLO with words, of up to 256 bytes. It does not
-// need a Machine. For other packets it returns nil.
+// TurnAway returns a datagram that rejects the HELLO p with the message words, which may be up to
+// 256 bytes long. It returns nil if p is not a HELLO. It can be used without a Machine.
 func TurnAway(p *Packet, words []byte) []byte {
 	if p.kind != kindHello {
 		return nil
@@ -332,7 +335,7 @@ func TurnAway(p *Packet, words []byte) []byte {
 	return b
 }
 
-// refuse queues a REFUSE.
+// refuse queues a REFUSE with the message words to the peer at address to.
 func (m *Machine) refuse(to netip.AddrPort, via uint8, a *Assoc, id, token uint32, words []byte) {
 	m.sendOnce(to, via, a, Packet{kind: kindRefuse, id: id, token: token}, words[:min(len(words), maxWords)])
 }
@@ -359,8 +362,9 @@ func (a *Assoc) handleDialAnswer(now time.Duration, p *Packet) {
 	a.finishDial(now, &g)
 }
 
-// finishDial opens the association. It pings the peer until another packet from it arrives, because
-// only a packet from this side shows the peer that its ACCEPT was received.
+// finishDial opens the association with the parameters of the peer's greeting g. It makes a send
+// PINGs until a packet from the peer arrives, because only a packet from this side shows the peer
+// that its ACCEPT was received.
 func (a *Assoc) finishDial(now time.Duration, g *greeting) {
 	a.learn(g)
 	a.state = open

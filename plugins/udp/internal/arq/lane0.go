@@ -7,8 +7,8 @@ import "time"
 const MaxFrame = 72 << 10
 
 // Room returns the size of the largest frame that Frame currently accepts, or -1, and the number of
-// bytes that Piece currently accepts, or 0. If either has no space, Upper.Room is called once both
-// do.
+// bytes that Piece currently accepts, or 0. If there is no space for either, Upper.Room is called
+// when there is space for both.
 func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	frame = -1
 	if !a.Up() {
@@ -30,8 +30,8 @@ func (a *Assoc) Room(now time.Duration) (frame, piece int) {
 	return frame, piece
 }
 
-// freePackets returns the number of packets for which lane i has space. It limits the number of
-// packets waiting for their first transmission to train.
+// freePackets returns the number of packets that may be added to lane i. At most train packets may
+// wait for their first transmission.
 func (a *Assoc) freePackets(i int) int {
 	l, f := &a.lane[i], a.flight
 	given := l.nxt
@@ -41,8 +41,8 @@ func (a *Assoc) freePackets(i int) int {
 	return min(a.m.cfg.Window-int(given-l.una), train-int(given-f.send[i].high))
 }
 
-// notifyRoom calls Upper.Room if there is space and the last Room reported none. It reports whether
-// it did so.
+// notifyRoom calls Upper.Room if there is space and the last call to Room reported none. It reports
+// whether it called Upper.Room.
 func (a *Assoc) notifyRoom() bool {
 	f := a.flight
 	if f == nil || !f.blocked || !a.Up() {
@@ -88,7 +88,8 @@ func (a *Assoc) Frame(front, payload []byte, message bool) {
 	}
 }
 
-// grow0 ensures that flight.open has space for n more bytes.
+// grow0 ensures that the open packet of lane 0 has space for n more bytes, reallocating it if
+// necessary.
 func (a *Assoc) grow0(n int) {
 	f := a.flight
 	if old := f.open; cap(old)-len(old) < n {
@@ -97,8 +98,8 @@ func (a *Assoc) grow0(n int) {
 	}
 }
 
-// close0 assigns a number to flight.open. The packet does not change afterward, because every
-// transmission of a number has the same bytes.
+// close0 assigns a number to the open packet of lane 0. The packet must not change afterward,
+// because every transmission of a number must have the same bytes.
 func (a *Assoc) close0() {
 	f := a.flight
 	*f.send[0].push(&a.lane[0]) = packet{body: f.open, messages: f.openCount}
@@ -117,7 +118,8 @@ func (a *Assoc) Barrier() {
 	}
 }
 
-// unfly removes a packet that is acknowledged or lost from the bytes in flight.
+// unfly subtracts p, which has been acknowledged or lost, from the bytes in flight. lost reports
+// whether it was lost.
 func (a *Assoc) unfly(p *packet, lost bool) {
 	a.flight.flying -= int(p.size)
 	if lost {
@@ -134,8 +136,9 @@ type heldPacket struct {
 	fin  bool
 }
 
-// take0 handles a packet of lane 0. If there is space, a packet received out of order is held until
-// the packets before it have arrived, and is acknowledged selectively. Seed holds no packets.
+// take0 handles a received packet of lane 0. With profile Modern, if there is space, take0 holds a
+// packet received out of order until the packets before it have arrived, and acknowledges it
+// selectively. With profile Seed it drops such a packet.
 func (a *Assoc) take0(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[0], &a.lane[0]
 	ahead := p.seq - l.rcv
@@ -164,7 +167,8 @@ func (a *Assoc) take0(now time.Duration, p *Packet) {
 	}
 }
 
-// deliver0 passes the next packet of lane 0 to the user.
+// deliver0 passes the body of the next packet of lane 0 to Upper.Deliver or, if fin is true, to
+// handleFin.
 func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
 	a.m.stats.Delivered++
 	a.noteUsed()
@@ -175,10 +179,10 @@ func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
 	}
 }
 
-// hold retains a packet received out of order, and reports whether there was space. Held packets
-// count as if they were still in the socket's receive buffer. Those of one peer may not exceed the
-// numbers granted to it, and those of all peers may not exceed the buffer. A peer that respects its
-// grant is thus never rejected because of its own packets.
+// hold retains p, which was received out of order, and reports whether there was space for it. Held
+// packets count as if they were still in the socket's receive buffer. Those of one peer may not
+// exceed the numbers granted to it, and those of all peers may not exceed the buffer. A peer that
+// respects its grant is thus never rejected because of its own packets.
 func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	m, l := a.m, &a.lane[0]
 	n := numbersFor(headSize + len(p.body))
@@ -194,14 +198,14 @@ func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	return true
 }
 
-// unhold releases the space of h.
+// unhold frees h and the space that it occupies.
 func (a *Assoc) unhold(r *receiver, h heldPacket) {
 	n := numbersFor(headSize + len(h.body))
 	r.units -= n
 	a.m.held -= n
 }
 
-// dropHeld frees the packets received out of order.
+// dropHeld frees all packets held by r.
 func (a *Assoc) dropHeld(r *receiver) {
 	for _, h := range r.held {
 		a.unhold(r, h)

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// A piece is the state shared by the packets of one call to Piece.
+// A piece holds the state shared by the packets that one call to Piece creates.
 type piece struct {
 	front        [FrontSize]byte
 	ref          any
-	after        uint32 // packet of lane 0 that the piece must not overtake; valid if barred
+	after        uint32 // number of the lane 0 packet that the piece must not overtake; valid if barred
 	left         int    // number of unacknowledged packets
 	barred, void bool   // void: the memory must no longer be read
 }
@@ -38,8 +38,8 @@ func (a *Assoc) Piece(front *[FrontSize]byte, ref any, n int) {
 	}
 }
 
-// release frees an acknowledged packet. If it was the last packet of its piece, release calls
-// Upper.Sent.
+// release frees packet seq of lane i, which has been acknowledged. If no other packet of its piece
+// is unacknowledged, release calls Upper.Sent.
 func (a *Assoc) release(i int, seq uint32) {
 	p, m := a.flight.send[i].at(seq), a.m
 	a.unfly(p, false)
@@ -61,8 +61,8 @@ func (a *Assoc) release(i int, seq uint32) {
 	}
 }
 
-// take1 handles a packet of lane 1. Modern places packets in any order, each number once. Seed
-// drops packets that arrive out of order.
+// take1 handles a received packet of lane 1. With profile Modern it places packets in any order,
+// and each packet number once. With profile Seed it drops packets that arrive out of order.
 func (a *Assoc) take1(now time.Duration, p *Packet) {
 	m, r, l := a.m, &a.flight.recv[1], &a.lane[1]
 	ahead := p.seq - l.rcv
@@ -73,7 +73,7 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 	}
 	le := binary.LittleEndian
 	if p.flags&flagAfter != 0 && !before(le.Uint32(p.body), a.lane[0].rcv) {
-		m.stats.Early++ // the packet has overtaken its barrier; drop it as if it were lost
+		m.stats.Early++ // the packet has overtaken its barrier, so drop it as if it were lost
 		return
 	}
 	if ahead >= maxAhead || ahead > 0 && m.cfg.Profile == Seed {
@@ -89,7 +89,7 @@ func (a *Assoc) take1(now time.Duration, p *Packet) {
 	}
 }
 
-// appendBulk encodes the part of a lane 1 packet between the header and the payload.
+// appendBulk appends to b the part of a lane 1 packet between the header and the payload.
 func (p *packet) appendBulk(b []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, p.piece.after)
 	b = binary.LittleEndian.AppendUint32(b, uint32(p.at))

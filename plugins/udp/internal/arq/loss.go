@@ -11,8 +11,8 @@ import (
 // its own packet number. Here each transmission has packet.order, which is not on the wire, and the
 // echoed timestamp shows which of several transmissions of a packet may have arrived.
 
-// handleSelective handles the bitmap of an acknowledgment, and reports whether it acknowledges
-// anything new.
+// handleSelective handles the bitmap of selectively acknowledged packets in p, and reports whether
+// the bitmap acknowledges any packet for the first time.
 func (a *Assoc) handleSelective(p *Packet) (news bool) {
 	i := p.lane()
 	s, l := &a.flight.send[i], &a.lane[i]
@@ -35,8 +35,9 @@ func (a *Assoc) handleSelective(p *Packet) (news bool) {
 	return news
 }
 
-// recover detects losses after an acknowledgment. news reports whether the acknowledgment contained
-// anything new, and answered whether the peer has received a probe.
+// recover detects losses on lane i after an acknowledgment. news reports whether the acknowledgment
+// covers any packet for the first time. answered reports whether it shows that the peer has
+// received a probe.
 func (a *Assoc) recover(now time.Duration, i int, news, answered bool) {
 	s := &a.flight.send[i]
 	if answered {
@@ -51,17 +52,17 @@ func (a *Assoc) recover(now time.Duration, i int, news, answered bool) {
 	}
 }
 
-// noteArrived records that the transmission with the given order has arrived.
+// noteArrived records that the transmission with the given order has arrived at the peer.
 func (s *sender) noteArrived(order uint32) {
 	if before(s.newest, order) {
 		s.newest = order
 	}
 }
 
-// detect marks the lost packets of lane i. A packet is lost if it was sent at least DupAcks
-// transmissions, or lossDelay, before a transmission that has arrived. For other packets sent
-// before that transmission, detect sets late to the time at which the first of them will count as
-// lost.
+// detect marks the lost packets of lane i. A packet is lost if a transmission has arrived that is
+// at least DupAcks transmissions later. It is also lost if any later transmission has arrived and
+// lossDelay has passed since the packet was sent. If other packets were sent before a transmission
+// that has arrived, detect sets late to the time at which the first of them counts as lost.
 func (a *Assoc) detect(now time.Duration, i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	s.late = 0
@@ -84,16 +85,17 @@ func (a *Assoc) detect(now time.Duration, i int) {
 	}
 }
 
-// lossDelay returns the time after its transmission at which an overtaken packet counts as lost. It
-// is the time threshold of RFC 9002, Section 6.1.2.
+// lossDelay returns how long after its transmission an overtaken packet counts as lost. This is the
+// time threshold of RFC 9002, Section 6.1.2.
 func (a *Assoc) lossDelay() time.Duration {
 	rtt := max(a.rtt(), a.flight.latest)
 	return rtt + max(rtt/8, minReordering)
 }
 
-// arm sets the timer of lane i to the time at which the next packet counts as lost or, if there is
-// none, to the probe timeout, which runs from the last transmission of una. An acknowledgment that
-// contains nothing new does not postpone it.
+// arm sets the timer of lane i. If a packet has been overtaken, the timer expires when the next
+// such packet counts as lost. Otherwise it expires after the probe timeout, which runs from the
+// last transmission of the oldest unacknowledged packet. An acknowledgment of packets already
+// acknowledged does not postpone the timer.
 func (a *Assoc) arm(now time.Duration, i int) {
 	s, l := &a.flight.send[i], &a.lane[i]
 	s.early = s.late != 0

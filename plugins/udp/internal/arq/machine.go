@@ -31,7 +31,7 @@ type Upper interface {
 	// Sent is called when the peer has acknowledged every packet of the piece represented by ref,
 	// including void ones.
 	Sent(a *Assoc, ref any)
-	// Room is called when there is space after Assoc.Room has reported that there is none.
+	// Room is called when there is space again after Assoc.Room has reported that there is none.
 	Room(a *Assoc)
 	// Finishing is called when the peer has sent FIN, with its last message. The association then
 	// ends by itself.
@@ -46,15 +46,15 @@ type Upper interface {
 type Admission struct {
 	User     any    // if not nil, the peer is admitted, and this is its Assoc.User
 	Path     Path   // path to an admitted peer
-	Crossing bool   // this side is dialing the same peer: one association serves both dials
-	Cookie   bool   // the peer must present a cookie first; only if it is not verified
-	Words    []byte // otherwise the rejection message, of up to 256 bytes; empty for no reply
+	Crossing bool   // whether this side is dialing the same peer, so that one association serves both dials
+	Cookie   bool   // whether the peer must present a cookie first; permitted only for a peer that is not verified
+	Words    []byte // rejection message of up to 256 bytes if User is nil and Cookie is false; empty for no reply
 }
 
 // A Path describes the path to a peer.
 type Path struct {
 	Size  int  // size in bytes of the largest datagram worth probing for; smaller values mean BaseSize
-	Local bool // the peer is on this host, so Size need not be probed for and there is no congestion
+	Local bool // whether the peer is on this host, so that Size need not be probed for and there is no congestion
 }
 
 // An Out is a packet to send. It consists of Head, Body, and N bytes at offset At of the memory
@@ -67,8 +67,8 @@ type Out struct {
 	Body     []byte // read-only; valid until the next call other than Next and Void
 	Ref      any    // if nil, Head and Body are the whole packet, including the checksum
 	At, N    int
-	Again    bool // was sent before
-	Fragment bool // may exceed the path MTU and must be sent in fragments
+	Again    bool // whether the packet is a retransmission
+	Fragment bool // whether the packet may exceed the path MTU and must be sent in fragments
 
 	packet *packet
 }
@@ -111,10 +111,11 @@ const (
 	trainBytes    = 64 << 10              // maximum number of bytes in them
 )
 
-// A Machine is the protocol state of one context. Its inputs are packets and the time, and its
-// outputs are packets and a deadline. Several Machines may share a socket, whose user passes each
-// packet to the one identified by Packet.Context. After Receive, Poll, and the methods of Assoc,
-// call Next until it returns false. A Machine is not safe for concurrent use.
+// A Machine holds the protocol state of one context. Its inputs are packets and the time, and its
+// outputs are packets and a deadline. If several Machines share a socket, the caller must pass each
+// packet to the one identified by Packet.Context. After each call to Receive, Poll, or a method of
+// Assoc, the caller must call Next until it returns false. A Machine is not safe for concurrent
+// use.
 type Machine struct {
 	cfg   Config
 	up    Upper
@@ -135,7 +136,7 @@ type Machine struct {
 
 	ready    queue // associations that may have packets to send
 	timers   timeheap.Heap[Assoc]
-	starved  []*Assoc // associations waiting for Stats.Retained to decrease
+	starved  []*Assoc // associations that wait for Stats.Retained to decrease
 	control  []Out    // packets that are sent once
 	resets   int      // RESETs since resetsAt
 	resetsAt time.Duration
@@ -203,7 +204,7 @@ func (m *Machine) hash(ap netip.AddrPort) uint64 {
 // full reports whether there are MaxPeers associations.
 func (m *Machine) full() bool { return m.stats.Peers >= m.cfg.MaxPeers }
 
-// enter assigns a slot, ID and token to an association. m must not be full.
+// enter assigns a slot, an ID and a token to a and adds it to the tables. m must not be full.
 func (m *Machine) enter(a *Assoc) {
 	var i uint32
 	if n := len(m.free); n > 0 {
@@ -262,7 +263,7 @@ func (m *Machine) leave(a *Assoc) {
 	m.wakeBlocked()
 }
 
-// find returns the association with the given ID, or nil.
+// find returns the association with the given ID, or nil if there is none.
 func (m *Machine) find(id uint32) *Assoc {
 	i := id & slotMask
 	if int(i) < len(m.slots) && m.slots[i].a != nil && m.slots[i].a.id == id {
@@ -271,7 +272,8 @@ func (m *Machine) find(id uint32) *Assoc {
 	return nil
 }
 
-// at returns the newest association with the given address, or nil. older returns the others.
+// at returns the newest association with the given address, or nil if there is none. older returns
+// the next older one.
 func (m *Machine) at(addr netip.AddrPort) *Assoc { return m.match(m.byAddr[m.hash(addr)], addr) }
 
 // Has reports whether there is an association with the given address.
@@ -279,7 +281,8 @@ func (m *Machine) Has(addr netip.AddrPort) bool { return m.at(addr) != nil }
 
 func (m *Machine) older(a *Assoc) *Assoc { return m.match(a.sibling, a.to) }
 
-// match returns the first association with addr in the list of siblings that starts at slot i.
+// match returns the first association with the address addr in the list of siblings that starts at
+// slot i, or nil if there is none.
 func (m *Machine) match(i uint32, addr netip.AddrPort) *Assoc {
 	for ; i != 0; i = m.slots[i].a.sibling {
 		if m.slots[i].a.to == addr {
@@ -289,7 +292,8 @@ func (m *Machine) match(i uint32, addr netip.AddrPort) *Assoc {
 	return nil
 }
 
-// Receive handles a packet returned by Parse. It does not retain the packet.
+// Receive handles a packet that Parse has returned and that was sent from the address from. It does
+// not retain the packet.
 func (m *Machine) Receive(now time.Duration, from netip.AddrPort, p *Packet) {
 	switch p.kind {
 	case kindHello:
@@ -380,11 +384,11 @@ func (m *Machine) Void(o *Out) {
 	seal(o.Head)
 }
 
-// wake makes Next consider a.
+// wake adds a to the associations that Next checks for packets to send.
 func (m *Machine) wake(a *Assoc) { m.ready.push(a) }
 
-// sendOnce queues a packet that is never retransmitted. If maxControl packets are queued, the
-// packet is dropped.
+// sendOnce queues a packet that is never retransmitted. It drops the packet if maxControl packets
+// are already queued.
 func (m *Machine) sendOnce(to netip.AddrPort, via uint8, a *Assoc, p Packet, parts ...[]byte) {
 	if len(m.control) >= maxControl {
 		m.stats.Dropped++
@@ -398,8 +402,8 @@ func (m *Machine) sendOnce(to netip.AddrPort, via uint8, a *Assoc, p Packet, par
 	m.control = append(m.control, Out{To: to, Via: via, Assoc: a, Head: b[:headSize], Body: b[headSize:]})
 }
 
-// answerStale answers a packet of an unknown association with a RESET, which is no longer than the
-// packet. It sends at most 16 RESETs per resetInterval.
+// answerStale answers a packet that belongs to no known association with a RESET, which is no
+// longer than the packet. It sends at most 16 RESETs per resetInterval.
 func (m *Machine) answerStale(now time.Duration, from netip.AddrPort, p *Packet) {
 	if p.kind == kindRefuse || p.kind == kindCookie {
 		return
@@ -413,8 +417,9 @@ func (m *Machine) answerStale(now time.Duration, from netip.AddrPort, p *Packet)
 	}
 }
 
-// handleReset handles a RESET by ending the association that the peer does not know. A RESET
-// contains the token of the packet that it answers, so that only a host on the path can forge it.
+// handleReset handles a RESET, with which the peer reports that it does not know an association, by
+// ending the association. A RESET contains the token of the packet that it answers, so only a host
+// on the path can forge a RESET.
 func (m *Machine) handleReset(now time.Duration, from netip.AddrPort, p *Packet) {
 	for a := m.at(from); a != nil; a = m.older(a) {
 		if a.state != dialing && a.peerID == p.seq && a.peerToken == p.token {

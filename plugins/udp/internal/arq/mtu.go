@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// A pinger is the state of PING and PONG, which confirm an association, probe for the path MTU, and
-// determine whether the peer is alive.
+// A pinger holds the state of an association's PING and PONG packets, which confirm the
+// association, probe for the path MTU, and determine whether the peer is alive.
 type pinger struct {
 	// confirm is set while the peer may not know that its ACCEPT was received. PING is then
 	// repeated until the peer sends a packet.
 	confirm bool
-	plain   bool          // send a PING
-	padded  bool          // send a PING padded to size bytes
-	answer  bool          // send a PONG
+	plain   bool          // whether to send a PING
+	padded  bool          // whether to send a PING padded to size bytes
+	answer  bool          // whether to send a PONG
 	asked   uint32        // size in the PING that the PONG answers
 	size    uint16        // size being probed for; 0 if none
-	tries   int           // unanswered PINGs of that size
+	tries   int           // number of unanswered PINGs of that size
 	due     time.Duration // time at which unanswered PINGs are repeated
 	times   int           // number of times the PING for confirm was repeated
 }
@@ -32,10 +32,11 @@ const (
 	sizeTries = 3
 	// hintInterval is the minimum time between two probes after an unreachable port was reported.
 	hintInterval = 5 * time.Millisecond
-	hintProbes   = 3 // number of those probes
+	hintProbes   = 3 // number of probes after such a report
 )
 
-// probePath starts probing for the path MTU (packetization layer path MTU discovery, RFC 8899).
+// probePath starts probing for the path MTU as in RFC 8899 (packetization layer path MTU
+// discovery).
 func (a *Assoc) probePath(now time.Duration) {
 	if a.local {
 		a.mtu = a.most
@@ -46,7 +47,7 @@ func (a *Assoc) probePath(now time.Duration) {
 	}
 }
 
-// emitPing emits a pending PONG or PING.
+// emitPing stores a pending PONG or PING in o.
 func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 	pg := &a.flight.ping
 	p := Packet{kind: kindPing, seq: headSize}
@@ -71,7 +72,7 @@ func (a *Assoc) emitPing(now time.Duration, head []byte, o *Out) {
 	seal(head, o.Body)
 }
 
-// handlePong handles a PONG, which shows that datagrams of the probed size arrive.
+// handlePong handles a PONG. It raises the datagram size to the size that the PONG confirms.
 func (a *Assoc) handlePong(now time.Duration, p *Packet) {
 	pg := &a.takeFlight().ping
 	if pg.size == 0 || p.seq != uint32(pg.size) {
@@ -81,8 +82,8 @@ func (a *Assoc) handlePong(now time.Duration, p *Packet) {
 	pg.size, pg.tries, pg.padded, pg.due = 0, 0, false, 0
 }
 
-// pingExpired repeats unanswered PINGs or, after too many, concludes that the peer is gone or that
-// the size is too large.
+// pingExpired handles expiry of the timer for PINGs. It repeats an unanswered PING. After too many
+// repetitions, it concludes that the peer is gone or, for a size probe, that the size is too large.
 func (a *Assoc) pingExpired(now time.Duration) {
 	f := a.flight
 	pg := &f.ping
@@ -142,9 +143,9 @@ func (m *Machine) TooLarge(addr netip.AddrPort, n int) {
 	}
 }
 
-// Unsendable handles the system's error for sending to addr, which no other host can cause. A dial
-// fails. An open association continues, because the peer may become reachable before its retries
-// are exhausted.
+// Unsendable handles err, the system's error for sending to addr. Unlike the report of an
+// unreachable port, such an error cannot be forged by another host. A dial to addr fails. An open
+// association continues, because the peer may become reachable before the retries are exhausted.
 func (m *Machine) Unsendable(addr netip.AddrPort, err error) {
 	for a := m.at(addr); a != nil; {
 		older := m.older(a)
@@ -155,17 +156,19 @@ func (m *Machine) Unsendable(addr netip.AddrPort, err error) {
 	}
 }
 
-// blackHole reduces the datagram size to one that every path carries, because large datagrams seem
-// to be lost after a route change. Packets that already have a number are then sent in fragments.
+// blackHole reduces the datagram size to BaseSize, which every path carries. It is called when
+// large datagrams seem to be lost, as after a route change. Packets that already have a number are
+// then sent in fragments.
 func (a *Assoc) blackHole() {
 	if !a.local {
 		a.mtu = BaseSize
 	}
 }
 
-// Refused handles the system's report that the port of addr is unreachable. The underlying ICMP
-// message can be forged. Refused therefore fails a dial, which can be repeated, but only makes an
-// open association probe the peer. The peer counts as gone if it does not answer hintProbes PINGs.
+// Refused handles the system's report that the port of addr is unreachable. Because the ICMP
+// message behind the report can be forged, Refused fails only dials, which can be repeated. It
+// makes an open association probe the peer, which counts as gone if it does not answer hintProbes
+// PINGs.
 func (m *Machine) Refused(now time.Duration, addr netip.AddrPort) {
 	for a := m.at(addr); a != nil; {
 		older := m.older(a)

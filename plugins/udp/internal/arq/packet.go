@@ -13,7 +13,7 @@ const (
 	bulkSize = 32  // part of a lane 1 packet between the header and the payload
 	sackSize = 128 // longest selective acknowledgment
 
-	// HeadSize is the space that Next needs for the beginning of a packet.
+	// HeadSize is the number of bytes that Next needs for the beginning of a packet.
 	HeadSize = headSize + sackSize
 
 	// FrontSize is the size of the description that accompanies each piece of bulk data from Piece
@@ -43,16 +43,17 @@ const (
 	kindRefuse kind = 6 // rejects a HELLO, or closes an association, with a message
 	kindPing   kind = 7 // requests a PONG; padded to probe for the path MTU
 	kindPong   kind = 8 // answers a PING
-	kindReset  kind = 9 // answers a packet of an unknown association
+	kindReset  kind = 9 // answers a packet that belongs to no known association
 	// kindOther is never sent. It represents a packet of a version that this release does not
 	// support.
 	kindOther kind = 15
 )
 
-// formOf returns the packet form for a version. The form is encoded in the same byte as the kind. A
-// release supports two versions, so three forms suffice to distinguish them from the versions
-// immediately before and after. Handshake packets and RESET have form 0, which is the same in all
-// versions. The first 12 bytes and the checksum of every packet are also the same in all versions.
+// formOf returns the packet form for a version. The form is encoded in the same byte as the kind.
+// Three forms suffice, because a release supports two versions and must distinguish them only from
+// the versions immediately before and after. Handshake packets and RESET have form 0, which is the
+// same in all versions. The first 12 bytes and the checksum of every packet are also the same in
+// all versions.
 func formOf(version uint8) uint8 { return 1 + version%maxForm }
 
 const (
@@ -66,7 +67,7 @@ const (
 	flagAckNow uint8 = 2   // DATA: acknowledge immediately
 	flagGap    uint8 = 4   // ACK: packets before seq are missing
 	flagDup    uint8 = 8   // ACK: a packet has arrived twice
-	flagVoid   uint8 = 16  // DATA: the payload was canceled; only the number counts
+	flagVoid   uint8 = 16  // DATA: the payload was withdrawn, and only the packet number counts
 	flagFin    uint8 = 32  // DATA: the sender has nothing more to send
 	flagEcho   uint8 = 64  // echo and delay are valid
 	flagAfter  uint8 = 128 // DATA of lane 1: follows the lane 0 packet named in the body
@@ -128,8 +129,8 @@ var (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Parse decodes a datagram and verifies its checksum. The Packet aliases b. Parse returns
-// ErrMalformed or ErrDamaged. It is separate from Receive because it needs no lock. A batch of
-// packets can be checked before the lock is acquired once.
+// ErrMalformed or ErrDamaged. It is separate from Receive because it does not need the lock that
+// guards the Machine. A batch of packets can be parsed before the lock is acquired.
 func Parse(b []byte) (Packet, error) {
 	p, err := ParseProven(b)
 	if err == nil && crc32.Update(crc32.Update(0, castagnoli, b[:headSize-4]), castagnoli, p.body) != binary.LittleEndian.Uint32(b[headSize-4:]) {
@@ -174,7 +175,8 @@ func ParseProven(b []byte) (Packet, error) {
 	return p, nil
 }
 
-// Context returns the number of the context that p is for, or -1 if all contexts must handle it.
+// Context returns the number of the context to which p is addressed, or -1 if all contexts must
+// handle p.
 func (p *Packet) Context() int {
 	if p.kind == kindReset {
 		return -1
@@ -185,12 +187,14 @@ func (p *Packet) Context() int {
 // contextOf returns the context number in an association's ID, which is its most significant byte.
 func contextOf(id uint32) uint8 { return uint8(id >> 24) }
 
-// contextID returns the part of an ID that is known before the peer has chosen the rest.
+// contextID returns an association ID that contains the context number and is otherwise zero. A
+// HELLO contains such an ID, because the peer has not yet chosen the rest.
 func contextID(context uint8) uint32 { return uint32(context) << 24 }
 
 func (p *Packet) lane() int { return int(p.flags & flagBulk) }
 
-// append appends the header to b. The caller must append the body, and seal then sets the checksum.
+// append appends the header to b. The caller must then append the body and call seal to set the
+// checksum.
 func (p *Packet) append(b []byte) []byte {
 	le := binary.LittleEndian
 	b = append(b, byte(p.kind)|p.form<<4, p.flags)
@@ -201,7 +205,8 @@ func (p *Packet) append(b []byte) []byte {
 	return b
 }
 
-// seal writes to front the checksum of the packet that consists of front and others.
+// seal computes the checksum of a packet that consists of front followed by others, and stores it
+// in front.
 func seal(front []byte, others ...[]byte) {
 	crc := crc32.Update(0, castagnoli, front[:headSize-4])
 	crc = crc32.Update(crc, castagnoli, front[headSize:])
@@ -245,6 +250,6 @@ func (p *Packet) String() string {
 	return s
 }
 
-// before reports whether a, a packet number or timestamp, precedes b. It uses serial arithmetic
-// because both wrap.
+// before reports whether a precedes b. Both are packet numbers or both timestamps, which wrap
+// around, so before uses serial arithmetic.
 func before(a, b uint32) bool { return int32(a-b) < 0 }

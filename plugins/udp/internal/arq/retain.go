@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A packet is the state of a numbered packet, from push until it is acknowledged.
+// A packet holds the state of a numbered packet from the call to push until the packet is
+// acknowledged.
 type packet struct {
 	sent     time.Duration // time of the last transmission
 	body     []byte        // lane 0: body; nil once acknowledged
@@ -28,7 +29,7 @@ const (
 	pktSent   uint8 = 16
 )
 
-// A sender is the sending side of one lane.
+// A sender holds the state of the sending side of one lane.
 type sender struct {
 	ring    []packet      // packets from una to nxt, by number; the length is a power of two
 	snd     uint32        // next packet to transmit
@@ -46,15 +47,15 @@ type sender struct {
 	lost    int           // selective: lost packets not retransmitted yet
 	sacked  int           // selective: acknowledged packets beyond una
 	tries   int           // consecutive timeouts
-	probe   bool          // packet una must be sent as a probe
-	tail    bool          // the last packet must be sent as a second probe
-	probing bool          // a probe was sent and is unanswered
-	early   bool          // due is not a timeout, but the time at which missing packets count as lost
+	probe   bool          // whether packet una must be sent as a probe
+	tail    bool          // whether the last packet must be sent as a second probe
+	probing bool          // whether a probe was sent and is unanswered
+	early   bool          // whether due is the time at which missing packets count as lost, rather than a timeout
 }
 
 func (s *sender) at(seq uint32) *packet { return &s.ring[seq&uint32(len(s.ring)-1)] }
 
-// push assigns number nxt and returns its packet.
+// push assigns the next packet number of l to a new packet and returns the packet.
 func (s *sender) push(l *lane) *packet {
 	if n := int(l.nxt - l.una); n >= len(s.ring) {
 		ring := make([]packet, max(16, 2*len(s.ring)))
@@ -70,7 +71,8 @@ func (s *sender) push(l *lane) *packet {
 // bufClasses are the buffer sizes for packets of lane 0, in bytes.
 var bufClasses = [...]int{512, 2 << 10, 4 << 10, 9 << 10, 17 << 10, 33 << 10, 64 << 10}
 
-// alloc0 returns an empty buffer with capacity for n bytes, which counts as retained.
+// alloc0 returns an empty buffer with capacity for at least n bytes, and adds the capacity to
+// Stats.Retained.
 func (m *Machine) alloc0(n int) []byte {
 	for c, size := range bufClasses {
 		if n <= size {
@@ -89,7 +91,7 @@ func (m *Machine) alloc0(n int) []byte {
 // keepBufs limits the size of the free list of each class, in bytes.
 const keepBufs = 1 << 20
 
-// free0 releases a buffer allocated by alloc0.
+// free0 releases a buffer allocated by alloc0 and subtracts its capacity from Stats.Retained.
 func (m *Machine) free0(b []byte) {
 	if b == nil {
 		return
@@ -127,7 +129,7 @@ func (b *bitmap) shift(n uint32) {
 	}
 }
 
-// ones returns the number of consecutive set bits at the beginning.
+// ones returns the number of consecutive set bits, starting at bit 0.
 func (b *bitmap) ones() (n uint32) {
 	for _, w := range b {
 		if w != ^uint64(0) {
@@ -151,7 +153,7 @@ func (b *bitmap) last() uint32 {
 // poolRing is the maximum length of a ring kept by a pooled flight.
 const poolRing = 256
 
-// takeFlight returns the flight of a, allocating one if necessary. goIdle releases it.
+// takeFlight returns the flight of a, allocating one if necessary. goIdle releases the flight.
 func (a *Assoc) takeFlight() *flight {
 	if a.flight == nil {
 		m := a.m
@@ -169,7 +171,7 @@ func (a *Assoc) takeFlight() *flight {
 	return a.flight
 }
 
-// returnFlight releases the flight of a to the pool.
+// returnFlight returns the flight of a to the pool.
 func (a *Assoc) returnFlight() {
 	f, m := a.flight, a.m
 	if f == nil {

@@ -5,23 +5,24 @@ import "time"
 // clock returns the timestamp for a time. Timestamps are in microseconds and wrap after 71 minutes.
 func clock(now time.Duration) uint32 { return uint32(now / time.Microsecond) }
 
-// noteTimestamp records the peer's timestamp for echoing.
+// noteTimestamp records the timestamp in p, so that it is echoed to the peer.
 func (a *Assoc) noteTimestamp(now time.Duration, p *Packet) {
 	if f := a.takeFlight(); !f.tsSet || !before(p.ts, f.ts) {
 		f.ts, f.tsAt, f.tsSet = p.ts, now, true
 	}
 }
 
-// sample measures the round-trip time from the echo of this side's timestamp, less the time for
-// which the peer held it. The method is that of RFC 6298 with the timestamps of RFC 7323, which are
-// also correct for retransmitted packets. An echo that is not newer than the last one is ignored.
+// sample updates the round-trip time from p, which echoes a timestamp of this side. A sample is the
+// time since that timestamp, less the time for which the peer held it. The estimate is that of RFC
+// 6298. With timestamps (RFC 7323) samples are correct even for retransmitted packets. sample
+// ignores an echo that is not newer than the last one.
 func (a *Assoc) sample(now time.Duration, p *Packet) {
 	f := a.takeFlight()
 	if p.flags&flagEcho == 0 || f.echoed && !before(f.lastEcho, p.echo) {
 		return
 	}
 	rtt := int64(int32(clock(now)-p.echo)) - 8*int64(p.delay)
-	if rtt < 0 || rtt > 60e6 { // forged, or the peer's clock runs faster
+	if rtt < 0 || rtt > 60e6 { // the packet is forged, or the peer's clock runs faster
 		return
 	}
 	f.lastEcho, f.echoed, f.latest = p.echo, true, time.Duration(rtt)*time.Microsecond
@@ -46,8 +47,8 @@ const (
 // rto returns the retransmission timeout without backoff.
 func (a *Assoc) rto() time.Duration { return max(a.probeTimeout(), a.m.cfg.MinRTO) }
 
-// probeTimeout returns how long an answer may take on this path if the peer is not busy. It is the
-// probe timeout of RFC 9002, Section 6.2.1.
+// probeTimeout returns the longest time to expect for an answer on this path if the peer is not
+// busy. It is the probe timeout of RFC 9002, Section 6.2.1.
 func (a *Assoc) probeTimeout() time.Duration {
 	c := &a.m.cfg
 	if a.srtt == 0 {
@@ -57,9 +58,9 @@ func (a *Assoc) probeTimeout() time.Duration {
 	return min(a.rtt()+vary+ackDelay, c.MaxRTO)
 }
 
-// timeout returns the timeout for a lane. It doubles with each consecutive timeout, up to MaxRTO.
-// The first two timeouts of Modern may be shorter than MinRTO, because an expired timer only sends
-// a probe, and nothing else detects a loss at the end of a burst.
+// timeout returns the current timeout for the lane of s. It doubles with each consecutive timeout,
+// up to MaxRTO. With profile Modern the first two may be shorter than MinRTO, because expiry only
+// causes a probe, and only a probe detects a loss at the end of a burst.
 func (a *Assoc) timeout(s *sender) time.Duration {
 	tries, c := s.tries, &a.m.cfg
 	if c.Profile == Modern {
@@ -75,8 +76,9 @@ func (a *Assoc) timeout(s *sender) time.Duration {
 }
 
 // onTimeout handles expiry of the timer of lane i. A timeout does not prove a loss, because the
-// peer may be busy. For that reason it only sends probes: packet una and, if random loss is likely,
-// also the last packet. The answer shows what is missing.
+// peer may be busy. For that reason onTimeout only schedules probes: the oldest unacknowledged
+// packet and, if random loss is likely, the last packet. The peer's answer shows which packets are
+// missing.
 func (a *Assoc) onTimeout(now time.Duration, i int) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
@@ -109,7 +111,7 @@ func (a *Assoc) onTimeout(now time.Duration, i int) {
 	// RFC 9002, Section 6.2.4: two probes are less likely to be lost than one.
 	s.tail = a.selective && !a.local && !a.isInquiring(i)
 	s.due = now + a.timeout(s)
-	if s.tries == 3 { // one timeout proves nothing; three suggest that the path has changed
+	if s.tries == 3 { // three consecutive timeouts suggest that the path has changed
 		a.cwnd, a.slowStart = minWindow, true
 		a.blackHole()
 	}

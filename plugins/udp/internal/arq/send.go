@@ -2,10 +2,11 @@ package arq
 
 import "time"
 
-// choose returns the packet of lane i to send now, if any. Probes are sent first, then packets
-// known to be lost, then new ones. A lane has four marks, with una <= snd <= high <= nxt. Packets
-// before una are acknowledged. Packet snd is sent next, and is a retransmission if it is before
-// high. Packets starting at high have never been sent, and packets starting at nxt do not exist.
+// choose returns the number of the packet of lane i to send now, and reports whether there is one.
+// Probes are sent first, then packets known to be lost, then new ones. A lane has four marks, with
+// una <= snd <= high <= nxt. Packets before una are acknowledged. Packet snd is sent next, and is a
+// retransmission if it is before high. Packets starting at high have never been sent, and packets
+// starting at nxt do not exist.
 func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	f := a.flight
 	s, l := &f.send[i], &a.lane[i]
@@ -15,7 +16,7 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 		a.close0()
 	}
 	if s.probe && l.una != s.high {
-		return l.una, true // probes ignore all windows (RFC 9002, Section 7.5), because nothing else detects the loss
+		return l.una, true // probes ignore all windows (RFC 9002, Section 7.5), because only a probe detects the loss
 	}
 	if s.tail && l.una != s.high {
 		if last := s.high - 1; s.at(last).flags&(pktAcked|pktLost) == 0 {
@@ -36,7 +37,7 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	case s.snd == l.nxt:
 		return 0, false
 	case s.snd == s.high && l.una != s.high && !a.hasRoomFor(i, s.snd):
-		return 0, false // the peer has no space; one packet may always be in flight, to find out when it does
+		return 0, false // the peer has no space; one packet may always be in flight, so that its acknowledgment reports new space
 	case s.snd == s.high && int(s.snd-l.una) >= a.m.cfg.Window:
 		return 0, false
 	case i == 0 && s.snd == l.una:
@@ -47,7 +48,7 @@ func (a *Assoc) choose(now time.Duration, i int) (uint32, bool) {
 	return s.snd, a.maySend(now)
 }
 
-// transmit creates packet seq of lane i and records its transmission.
+// transmit stores packet seq of lane i in o and records its transmission.
 func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *Out) {
 	f, m := a.flight, a.m
 	s := &f.send[i]
@@ -62,9 +63,9 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	if missing {
 		s.lost--
 	}
-	// The peer must acknowledge immediately if this side cannot otherwise continue, that is for a
-	// probe, a retransmission, or the last packet that the windows permit. Other acknowledgments
-	// may be delayed and sent with data.
+	// The peer must acknowledge immediately if this side cannot continue without the
+	// acknowledgment. This is the case for a probe, a retransmission, and the last packet that the
+	// windows permit. Other acknowledgments may be delayed and sent with data.
 	switch {
 	case s.probe || s.tail:
 		p.flags |= flagAckNow
@@ -112,7 +113,7 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 		s.due, s.early = now+a.timeout(s), false
 	}
 	a.fillHeader(now, i, &p)
-	if r := &f.recv[i]; !r.gap && !r.dup { // a gap or duplicate must be reported in a separate ACK
+	if r := &f.recv[i]; !r.gap && !r.dup { // data carries no acknowledgment if there is a gap or duplicate, which only a separate ACK can report
 		r.noteAckSent(true)
 	}
 
@@ -136,25 +137,25 @@ func (a *Assoc) transmit(now time.Duration, i int, seq uint32, head []byte, o *O
 	f.cc.pace(a, now, o.Size())
 }
 
-// noteProbe records that the latest transmission is a probe, either the first or the second one
+// noteProbe records that the latest transmission of s is a probe, which is the first or the second
 // after a timeout.
 func (s *sender) noteProbe(now time.Duration) {
 	s.probe, s.tail = false, s.probe && s.tail
 	s.probing, s.probed, s.asked = true, now, s.order
 }
 
-// isInquiring reports whether the probe of lane i should be an already acknowledged packet without
-// its body, instead of packet una. That is the case starting with the second consecutive timeout,
-// if una is large or random loss is unlikely. The answer then determines whether una is
-// retransmitted.
+// isInquiring reports whether the next probe of lane i is an inquiry: an already acknowledged
+// packet without its body, instead of the oldest unacknowledged packet. Inquiries are used starting
+// with the second consecutive timeout, if the oldest unacknowledged packet is large or random loss
+// is unlikely. The peer's answer determines whether that packet is retransmitted.
 func (a *Assoc) isInquiring(i int) bool {
 	s := &a.flight.send[0]
 	return i == 0 && a.m.cfg.Profile == Modern && s.tries > 1 && (a.local || numbersFor(headSize+len(s.at(a.lane[0].una).body)) > 1)
 }
 
-// inquire creates a probe from the packet before una, which the peer has already received, omitting
-// the body. In addition to the packets in flight, it needs little space in the receive buffer of a
-// peer that is stopped.
+// inquire stores in o a probe that repeats the packet before una, which the peer has already
+// received, without its body. Such a probe needs little space in the receive buffer of a peer that
+// has stopped reading.
 func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
 	s := &a.flight.send[0]
 	s.noteProbe(now)
@@ -165,8 +166,8 @@ func (a *Assoc) inquire(now time.Duration, p *Packet, head []byte, o *Out) {
 	*o = Out{Head: head}
 }
 
-// transmitBulk creates a packet of lane 1, whose payload the caller copies. Void packets are also
-// sent, because their numbers must be acknowledged.
+// transmitBulk stores a packet of lane 1 in o. The user of the Machine copies the payload. A void
+// packet is sent without payload, because its number must be acknowledged.
 func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 	pc := q.piece
 	if pc.barred && !before(pc.after, a.lane[0].una) {
@@ -184,13 +185,13 @@ func (a *Assoc) transmitBulk(q *packet, p *Packet, head *[]byte, o *Out) {
 	}
 }
 
-// wantsAck reports whether packet seq requests an immediate acknowledgment. It does so if it is the
-// last one that the windows permit, or if it carries bulk data and no other packet is queued after
-// it.
+// wantsAck reports whether packet seq of lane i must request an immediate acknowledgment. It must
+// if it is the last packet that the windows permit. A bulk data packet must also if no other packet
+// is queued after it, or if it is one of every 64 packets.
 func (a *Assoc) wantsAck(i int, seq uint32) bool {
 	s, l := &a.flight.send[i], &a.lane[i]
 	under := int(s.snd - l.una)
-	// Also every 64th packet, so that pieces of long bulk data are released along the way.
+	// An acknowledgment of every 64th packet releases the pieces of long bulk data along the way.
 	if i == 1 && (s.snd == l.nxt || seq%64 == 63) {
 		return true
 	}
@@ -201,7 +202,8 @@ func (a *Assoc) wantsAck(i int, seq uint32) bool {
 	return s.snd == l.edge || under == a.m.cfg.Window
 }
 
-// hasRoomFor reports whether the peer has space for packet seq, which has never been sent.
+// hasRoomFor reports whether the peer has space for packet seq of lane i, which has never been
+// sent.
 func (a *Assoc) hasRoomFor(i int, seq uint32) bool {
 	if i == 0 && a.m.cfg.Profile == Modern {
 		return a.allowance() >= numbersFor(headSize+len(a.flight.send[0].at(seq).body))

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// This file divides the socket's receive buffer among the peers that may send on lane 0 (Modern). A
-// number that has been promised to a peer and that the peer has not used represents unit bytes of
-// the buffer. A large packet uses several numbers.
+// This file divides the socket's receive buffer among the peers that may send on lane 0 (Modern).
+// Each packet number that has been promised to a peer and not yet used represents unit bytes of the
+// buffer. A large packet uses several numbers.
 //
 //	┌──────────────────── Config.Receive ────────────────────┐
 //	│ peers that have sent lately           │ all others     │
@@ -17,47 +17,49 @@ import (
 // A promise is never revoked. A share that has shrunk therefore takes effect only as its peer
 // sends, and a share grows only into numbers that are not promised to any peer. A peer that has
 // sent nothing for idleAfter relinquishes its promise, except for restart numbers, which the
-// receiver's greeting contains. The receiver relies on that only much later.
+// receiver's greeting contains. The receiver reuses the relinquished part of the buffer only much
+// later.
 //
-// Half of the buffer is reserved for restart numbers for each of planned peers. If there are no
-// more peers than that, everything that all peers may send at once fits in the buffer, even if all
-// others start to send while one peer has the entire share. However, restart is never less than
-// minShare, which exceeds that reservation if the buffer is small.
+// Half of the buffer is reserved for the restart numbers of planned peers. If there are no more
+// peers than that, all packets that the peers may send at once fit in the buffer, even if all the
+// others start to send while one peer has the entire rest. However, restart is never less than
+// minShare, so a small buffer may be exceeded.
 const (
 	page  = 4 << 10
 	spare = 384 // bytes of a page that the datagram cannot use
 	// unit is the number of bytes of the buffer used by a datagram that fits in a page, including
 	// the system's struct for it.
 	unit     = page + 256
-	planned  = 128 // peers that may start to send at once, in addition to those already sending
-	minShare = 4   // numbers that each peer may use, however small the buffer is
+	planned  = 128 // number of peers that may start to send at once, in addition to those already sending
+	minShare = 4   // minimum quantity of numbers that each peer may use, however small the buffer is
 
 	idleAfter  = time.Second
 	shareEpoch = 4 * time.Second // a peer keeps its share until it has sent nothing for a whole epoch
 )
 
-// numbersFor returns the quantity of numbers used by a datagram of n bytes. The system's memory for
-// a datagram is a power of two.
+// numbersFor returns the quantity of packet numbers that a datagram of n bytes uses. It is a power
+// of two, because the system allocates memory for datagrams in powers of two.
 func numbersFor(n int) int { return 1 << bits.Len(uint((n+spare-1)/page)) }
 
-// maxDatagramFor returns the size of the largest datagram that uses at most k numbers.
+// maxDatagramFor returns the size of the largest datagram that uses at most k packet numbers.
 func maxDatagramFor(k int) int { return page<<(bits.Len(uint(k))-1) - spare }
 
-// A laneSharing counts the peers among which the buffer is divided for one lane. Those are the
-// peers that have sent in the current or in the previous epoch.
+// A laneSharing counts the peers among which the receive buffer is divided for one lane. These are
+// the peers that have sent in the current or the previous epoch.
 type laneSharing struct {
 	epoch    uint32
 	since    time.Duration // time at which the epoch began
 	now, old bufferSharers // peers that have sent in this epoch, and those that have sent only in the previous one
 }
 
-// bufferSharers counts peers and the numbers promised to them.
+// bufferSharers holds the number of peers in a group, and the quantity of unused packet numbers
+// promised to them.
 type bufferSharers struct{ peers, promised int }
 
 func (s *laneSharing) peers() int    { return s.now.peers + s.old.peers }
 func (s *laneSharing) promised() int { return s.now.promised + s.old.promised }
 
-// of returns the bufferSharers in which l is counted, or nil.
+// of returns the group in which l is counted, or nil if l has no share.
 func (s *laneSharing) of(l *lane) *bufferSharers {
 	switch {
 	case l.epoch == 0:
@@ -69,9 +71,10 @@ func (s *laneSharing) of(l *lane) *bufferSharers {
 	return nil
 }
 
-// joinSharing records that the peer sends on lane i. Epochs advance only while this side reads, so
-// that promises remain valid for the packets that a stopped process finds in its buffer when it
-// continues.
+// joinSharing records that the peer has sent on lane i, which gives the peer a share of the receive
+// buffer. It starts a new epoch if the current one has lasted for shareEpoch. Because epochs
+// advance only while this side reads, promises remain valid for packets that are in the buffer when
+// a stopped process continues.
 func (a *Assoc) joinSharing(now time.Duration, i int) {
 	s, l := &a.m.sharing[i], &a.lane[i]
 	if s.epoch == 0 || now-s.since >= shareEpoch {
@@ -89,7 +92,7 @@ func (a *Assoc) joinSharing(now time.Duration, i int) {
 	s.now.promised += l.unusedNumbers()
 }
 
-// leaveSharing removes lane i from those that have a share.
+// leaveSharing ends the peer's share of the receive buffer for lane i.
 func (a *Assoc) leaveSharing(i int) {
 	l := &a.lane[i]
 	if r := a.m.sharing[i].of(l); r != nil {
@@ -99,11 +102,12 @@ func (a *Assoc) leaveSharing(i int) {
 	l.epoch = 0
 }
 
-// unusedNumbers returns the quantity of promised numbers that the peer has not used.
+// unusedNumbers returns the quantity of packet numbers that are promised to the peer and not yet
+// used.
 func (l *lane) unusedNumbers() int { return max(0, int(int32(l.promised-l.rcv))) }
 
-// A bufferDivision is the division of the receive buffer for lane 0, in numbers. It is valid while
-// receive, peers and sharers do not change.
+// A bufferDivision describes how the receive buffer is divided for lane 0, in packet numbers. It is
+// valid while receive, peers and sharers do not change.
 type bufferDivision struct {
 	receive, peers, sharers int
 	units                   int // entire buffer
@@ -112,7 +116,8 @@ type bufferDivision struct {
 	share                   int // part of each of them
 }
 
-// divideBuffer returns the current division of the receive buffer.
+// divideBuffer returns the current division of the receive buffer for lane 0, recomputing it if its
+// inputs have changed.
 func (m *Machine) divideBuffer() *bufferDivision {
 	d := &m.division
 	receive, sharers := m.cfg.Receive(), m.sharing[0].peers()
@@ -126,8 +131,8 @@ func (m *Machine) divideBuffer() *bufferDivision {
 	return d
 }
 
-// promiseLimit raises the promise to the peer as far as its share and the free numbers permit. It
-// returns the first number of lane 0 that the peer may not use.
+// promiseLimit promises the peer as many further packet numbers as its share and the unpromised
+// numbers permit. It returns the first number of lane 0 that is not promised to the peer.
 func (a *Assoc) promiseLimit() uint32 {
 	m, l := a.m, &a.lane[0]
 	s, d := &m.sharing[0], m.divideBuffer()
@@ -137,7 +142,7 @@ func (a *Assoc) promiseLimit() uint32 {
 		return l.promised
 	}
 	unused := l.unusedNumbers()
-	free := d.room - (s.promised() - unused) // numbers not promised to another peer
+	free := d.room - (s.promised() - unused) // quantity of numbers not promised to other peers
 	if more := max(d.restart, min(d.share, free)) - unused; more > 0 {
 		l.promised = l.rcv + uint32(unused+more)
 		r.promised += more
@@ -154,13 +159,15 @@ func (a *Assoc) noteUsed() {
 	l.rcv++
 }
 
-// allowance returns the quantity of lane 0 numbers that this side may use beyond those in flight.
+// allowance returns the quantity of lane 0 packet numbers that this side may still use, in addition
+// to those in flight.
 func (a *Assoc) allowance() int {
 	l := &a.lane[0]
 	return int(int32(l.edge-l.una)) - a.flight.send[0].cost
 }
 
-// giveBack reduces the peer's promise to restart numbers, if nothing was sent for idleAfter.
+// giveBack reduces the quantity of numbers that the peer has promised to this side to restart, if
+// this side has sent nothing for idleAfter.
 func (a *Assoc) giveBack(now time.Duration) {
 	l := &a.lane[0]
 	if a.m.cfg.Profile == Modern && l.una == l.nxt && now-a.sentAt > idleAfter && before(l.una+uint32(a.restart), l.edge) {
@@ -168,8 +175,9 @@ func (a *Assoc) giveBack(now time.Duration) {
 	}
 }
 
-// largest0 returns the size of the largest datagram of lane 0. It uses at most a quarter of the
-// numbers that may be in flight, so that there is also space for its retransmission.
+// largest0 returns the size in bytes of the largest datagram to send on lane 0. Such a datagram
+// uses at most a quarter of the numbers that may be in flight, which leaves space for its
+// retransmission.
 func (a *Assoc) largest0() int {
 	if a.m.cfg.Profile == Seed {
 		return a.maxDatagram()

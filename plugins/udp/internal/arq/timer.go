@@ -1,8 +1,8 @@
 package arq
 
-// A queue is a list of associations that may have packets to send, in the order of their turns. It
-// contains each association at most once. It is linked through the associations and needs no other
-// memory.
+// A queue is a linked list of associations that may have packets to send, in the order of their
+// turns. It contains each association at most once. The links are the next fields of the
+// associations.
 type queue struct{ first, last *Assoc }
 
 func (q *queue) push(a *Assoc) {
@@ -23,7 +23,7 @@ func (q *queue) pop() {
 	q.first, a.next, a.queued = a.next, nil, false
 }
 
-// rotate moves the first association to the end.
+// rotate moves the first association to the end of the queue.
 func (q *queue) rotate() {
 	if a := q.first; a.next != nil {
 		q.pop()
