@@ -12,12 +12,12 @@ import (
 // and any context accepts connections for all of them. A peer can therefore reach its context even
 // while no goroutine polls the others.
 type acceptor struct {
-	mu       sync.Mutex        // guards the fields below, and accept; taken while an endpoint's lock may be held
+	mu       sync.Mutex        // guards the fields below and calls to accept; may be acquired while an endpoint's lock is held
 	listener *listener         // nil if the class does not listen or no longer listens
 	contexts []*contextCarrier // contexts that have not been shut down
 }
 
-// open starts listening on rest, if it is not empty.
+// open starts listening on the name rest, unless rest is empty.
 func (d *domain) open(rest string) error {
 	if rest == "" {
 		return nil
@@ -30,7 +30,7 @@ func (d *domain) open(rest string) error {
 	return nil
 }
 
-// close closes the listening socket if no context has done so.
+// close closes the listening socket, unless a context has already done so.
 func (d *domain) close() error {
 	d.acceptor.mu.Lock()
 	defer d.acceptor.mu.Unlock()
@@ -45,8 +45,9 @@ func (p *acceptor) closeListener() {
 	}
 }
 
-// targetCarrier returns the carrier of the open context with the given ID. The context stays open
-// while its endpoint is locked.
+// targetCarrier returns the carrier of the open context with the given ID, or an error if there is
+// none. If the caller holds the lock of that context's endpoint, the context stays open until the
+// caller releases the lock.
 func (d *domain) targetCarrier(id int) (*contextCarrier, error) {
 	d.acceptor.mu.Lock()
 	defer d.acceptor.mu.Unlock()
@@ -58,13 +59,13 @@ func (d *domain) targetCarrier(id int) (*contextCarrier, error) {
 	return nil, codes.WithText(codes.ErrNoEntry, fmt.Sprintf("no such context: %d", id))
 }
 
-// An acceptorFD represents the listening socket in a context's poller.
+// An acceptorFD is the carrier.Pollable for the listening socket in a context's poller.
 type acceptorFD contextCarrier
 
 // Ready implements carrier.Pollable. It accepts connections.
 func (f *acceptorFD) Ready(_, _ bool) {
 	c := (*contextCarrier)(f)
-	for range 64 { // limit, so that established peers get their turn
+	for range 64 { // limited, so that established peers get their turn
 		fd, ok := c.accept()
 		if !ok {
 			return
@@ -73,8 +74,8 @@ func (f *acceptorFD) Ready(_, _ bool) {
 	}
 }
 
-// accept accepts a connection. If file descriptors are exhausted, it stops watching the socket for
-// a while.
+// accept accepts a connection. If the process has no free file descriptors, it stops watching the
+// listening socket for starvedPause.
 func (c *contextCarrier) accept() (fd int, ok bool) {
 	fd, err := c.d.acceptor.accept()
 	switch err {
@@ -101,7 +102,8 @@ func (d *acceptor) accept() (fd int, err error) {
 	return fd, err
 }
 
-// watchListenerLocked enables or disables watching the listening socket. c's lock must be held.
+// watchListenerLocked adds the listening socket to the context's poller or, if on is false, removes
+// it. The endpoint's lock must be held.
 func (c *contextCarrier) watchListenerLocked(on bool) {
 	d := &c.d.acceptor
 	d.mu.Lock()

@@ -16,8 +16,9 @@ import (
 
 // A contextCarrier implements carrier.Carrier and carrier.Inlet for one context.
 //
-// Peers that have recently sent something are hot: every poll checks their rings. The other peers
-// are armed: when such a peer writes to its ring, it signals this side's eventfd and becomes hot.
+// A peer that has recently sent a message is hot, which means that every poll checks its rings. All
+// other peers are cold. When a cold peer writes to a ring, it signals this side's eventfd and
+// becomes hot.
 type contextCarrier struct {
 	d       *domain
 	e       carrier.Core
@@ -33,14 +34,14 @@ type contextCarrier struct {
 	m      ring.Taken
 	head   frame.Header // header of the frame being handled
 	copied int          // number of bytes copied in the current read
-	spare  int          // descriptor that is closed to receive another when none is free; -1 if there is none
+	spare  int          // descriptor that is closed so that another one can be received when none is free; -1 if there is none
 
 	// The endpoint's lock guards the fields below.
 	peers      map[*peer]struct{}
 	warm       []*peer        // peers that will become hot
 	halfOpen   []*peer        // connections whose HELLO has not arrived, oldest first
 	failed     []*peer        // failed dials, to be reported by Poll
-	redials    []*peer        // dials to retry because the backlog was full or the system did not accept the HELLO
+	redials    []*peer        // dials to retry, because the peer's backlog was full or the system did not accept the HELLO
 	unsent     []*peer        // peers to which the descriptors of this side's memory must be sent again
 	starved    []*peer        // peers that are not read until descriptors may be free
 	resume     []*peer        // peers with more to send than fit in one turn
@@ -61,16 +62,16 @@ const (
 	helloTime = 2 * time.Second
 	// maxHalfOpen is the maximum number of connections whose HELLO has not arrived.
 	maxHalfOpen = 1024
-	// retryDelay is the time after which a connect to a full backlog, or a packet that the system
-	// did not accept, is retried.
+	// retryDelay is the time after which connecting to a peer whose backlog was full, or sending a
+	// packet that the system did not accept, is retried.
 	retryDelay = 5 * time.Millisecond
-	// starvedPause is how long nothing that needs descriptors is received after the process runs
-	// out of them.
+	// starvedPause is how long the context stops accepting connections, or reading from a peer,
+	// after the process has run out of descriptors.
 	starvedPause = 100 * time.Millisecond
 )
 
-// sendTime is how long sending the descriptors of this side's memory is retried. For a dial,
-// ConnectTimeout applies instead. Tests shorten sendTime.
+// sendTime is the maximum time for which sending the descriptors of this side's memory is retried.
+// For a dial, ConnectTimeout applies instead. Tests shorten sendTime.
 var sendTime = 2 * time.Second
 
 var (
@@ -112,8 +113,8 @@ func (c *contextCarrier) Shut() {
 	}
 }
 
-// Dial implements carrier.Carrier. If a dial fails immediately, Poll reports it, because the caller
-// is in the middle of starting an operation.
+// Dial implements carrier.Carrier. If the dial fails immediately, the next Poll reports the
+// failure, because the caller is in the middle of starting an operation.
 func (c *contextCarrier) Dial(l carrier.Session) {
 	p := c.newPeerLocked(-1)
 	p.link, p.dialling = l, true
@@ -121,8 +122,8 @@ func (c *contextCarrier) Dial(l carrier.Session) {
 	c.dialLocked(p)
 }
 
-// dialLocked connects p. If that fails, it queues p for another attempt or for Poll to report the
-// failure.
+// dialLocked connects p. If connecting fails, dialLocked queues p, either for another attempt or
+// for Poll to report the failure. The endpoint's lock must be held.
 func (c *contextCarrier) dialLocked(p *peer) {
 	switch err := p.connectLocked(); err {
 	case nil:
@@ -137,8 +138,9 @@ func (c *contextCarrier) dialLocked(p *peer) {
 	c.pollSoonLocked()
 }
 
-// pollSoonLocked makes Poll run soon and wakes the background poller, because no goroutine may be
-// calling Progress while the context's callbacks wait to run.
+// pollSoonLocked makes the next Poll look for work and wakes the background poller. Waking it is
+// necessary because there may be no goroutine calling Progress while the context's callbacks are
+// waiting to run. The endpoint's lock must be held.
 func (c *contextCarrier) pollSoonLocked() {
 	c.work.Store(true)
 	c.e.PollSoon()
@@ -245,7 +247,8 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	return next
 }
 
-// resendMemoryLocked retries sending the memory descriptors for which sending failed with EAGAIN.
+// resendMemoryLocked retries sending the descriptors of this side's memory to the peers in
+// c.unsent. The endpoint's lock must be held.
 func (c *contextCarrier) resendMemoryLocked(now time.Duration) {
 	all := c.unsent
 	c.unsent = nil
@@ -267,7 +270,7 @@ func (c *contextCarrier) resendMemoryLocked(now time.Duration) {
 
 // nextDueLocked returns the time of the next timer: a retried dial or packet, the end of a peer's
 // pause, the expiry of a half-open connection, or the end of a pause in accepting. It returns 0 if
-// there is none.
+// no timer is set. The endpoint's lock must be held.
 func (c *contextCarrier) nextDueLocked() (next time.Duration) {
 	next = c.acceptAt
 	for _, all := range [...][]*peer{c.redials, c.unsent, c.starved} {
@@ -296,7 +299,7 @@ func (c *contextCarrier) Release() {
 	for p := range c.peers {
 		p.cutLocked(frame.Bye{})
 		p.unwatch()
-		p.closeReleasedLocked() // if a goroutine is sending, that goroutine closes p
+		p.closeReleasedLocked() // if a goroutine is sending, that goroutine closes p when it has finished
 	}
 	for _, r := range c.directGets {
 		r.chunk.releaseUseLocked()
@@ -304,7 +307,8 @@ func (c *contextCarrier) Release() {
 	c.closing, c.redials, c.unsent, c.starved, c.failed, c.directGets = nil, nil, nil, nil, nil, nil
 }
 
-// queueHotLocked arranges for p to become hot at the next poll.
+// queueHotLocked adds p to the peers that become hot at the next poll. The endpoint's lock must be
+// held.
 func (c *contextCarrier) queueHotLocked(p *peer) {
 	if !p.hot.Load() && !p.inWarm {
 		p.inWarm = true
@@ -328,8 +332,9 @@ func (c *contextCarrier) mergeHot() {
 	}
 }
 
-// makeHot makes p hot. If there are too many hot peers, it makes another one cold. It must be
-// called only by the goroutine that polls.
+// makeHot makes p hot. If there are already maxHot hot peers, it first makes the least active one
+// cold, unless that peer has already sent another message. Only the goroutine that polls the
+// context may call makeHot.
 func (c *contextCarrier) makeHot(p *peer) {
 	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.starved || p.end == nil {
 		return
@@ -379,8 +384,9 @@ func (c *contextCarrier) Peek() (came bool) {
 	return came
 }
 
-// scratchBuffer returns n bytes into which a message is copied while it is handled. All peers share
-// the buffer.
+// scratchBuffer returns a buffer of n bytes to which a message is copied while it is handled. The
+// buffer is shared by all peers of the context and is valid until the next message is handled. Only
+// the goroutine that polls the context may call scratchBuffer.
 func (c *contextCarrier) scratchBuffer(n int) []byte {
 	if len(c.body) < n {
 		c.body = make([]byte, n)
@@ -388,8 +394,9 @@ func (c *contextCarrier) scratchBuffer(n int) []byte {
 	return c.body[:n]
 }
 
-// nextReady returns the next hot peer, starting at index i, that has messages or freed room, or nil
-// if there is none. An error indicates a fault in that peer's memory.
+// nextReady returns the first hot peer, starting at index *i, that has messages or freed room, and
+// sets *i to its index. It returns nil if there is no such peer. An error indicates a fault in the
+// memory of the returned peer.
 func (c *contextCarrier) nextReady(i *int) (found *peer, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for ; *i < len(c.hot); *i++ {
@@ -426,8 +433,8 @@ func (c *contextCarrier) Arm() (work bool) {
 	return work
 }
 
-// arm requests that the peer signal the eventfd for its next message. something reports whether it
-// has already written one.
+// arm requests that the peer signal this side's eventfd when it writes a message or frees room.
+// something reports whether the peer has already done so.
 func (p *peer) arm() (something bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	return !p.dead.Load() && p.end.Arm(), nil

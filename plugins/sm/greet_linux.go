@@ -17,9 +17,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// connectLocked connects to the session's name and sends the HELLO without waiting for the peer to
-// accept. It returns EAGAIN, leaving p unchanged, if the peer's backlog is full or the system
-// cannot accept the HELLO at the moment.
+// connectLocked connects to the socket that the session names and sends the HELLO, without waiting
+// for the peer to accept the connection. If the peer's backlog is full or the system cannot accept
+// the HELLO at the moment, connectLocked returns EAGAIN and leaves p unchanged. The endpoint's lock
+// must be held.
 func (p *peer) connectLocked() error {
 	name, err := parseName(p.link.Name())
 	if err != nil {
@@ -44,7 +45,7 @@ func (p *peer) connectLocked() error {
 		return codes.WithText(codes.ErrUnreachable, "connect to "+path+": "+err.Error())
 	}
 	p.fd = fd
-	uid, pid, err := peerCredentials(fd) // credentials of the process that called listen(2)
+	uid, pid, err := peerCredentials(fd) // for a dialed socket, those of the process that called listen(2)
 	p.recordCredentials(uid, pid)
 	if err == nil {
 		err = p.c.d.opts.checkUser(uid)
@@ -67,16 +68,16 @@ func (p *peer) connectLocked() error {
 	return p.watchLocked()
 }
 
-// closeSocket closes a connection's descriptors, which must not be in a poller.
+// closeSocket closes the descriptors of p. They must not be in a poller.
 func (p *peer) closeSocket() {
 	for _, fd := range []*int{&p.fd, &p.bell, &p.pidfd} {
 		closeFD(fd)
 	}
 }
 
-// recordCredentials records the peer's user and process, and their text form. A process in another
-// PID namespace has no PID here. The text includes the user only if it differs from this process's
-// user.
+// recordCredentials records in p the peer's user and the text that Remote returns. The text
+// contains the process ID, which is unknown if the process is in another PID namespace, and the
+// user if it differs from this process's user.
 func (p *peer) recordCredentials(uid, pid int) {
 	p.sameUser = uid == unix.Geteuid()
 	var parts []string
@@ -102,7 +103,7 @@ func (o *Options) checkUser(uid int) error {
 	return nil
 }
 
-// makeBell creates the eventfd to be sent to the peer and, unless the peer is this process, opens a
+// makeBell creates the eventfd to be sent to the peer. Unless pid is this process, it also opens a
 // pidfd for the peer's process.
 func (p *peer) makeBell(pid int) (err error) {
 	if p.bell, err = newBell(); err != nil {
@@ -114,8 +115,8 @@ func (p *peer) makeBell(pid int) (err error) {
 	return nil
 }
 
-// sendHelloLocked sends a HELLO with descriptors. It returns transient errors of the system
-// unchanged; see isTransient.
+// sendHelloLocked sends a HELLO with the given descriptors. It returns transient errors of the
+// system unchanged; see isTransient. The endpoint's lock must be held.
 func (p *peer) sendHelloLocked(fds ...int) error {
 	hello := p.link.Hello(carrier.Messages, nil, []byte(p.c.d.opts.dirID()))
 	err := sendPacket(p.fd, kindHello, hello, fds...)
@@ -125,9 +126,10 @@ func (p *peer) sendHelloLocked(fds ...int) error {
 	return err
 }
 
-// sendMemoryLocked sends the peer the descriptors of this side's memory that the peer does not have
-// yet, and closes them. It sends first the segment, with a HELLO if the peer dialed, and then the
-// area. If the system does not accept a descriptor at the moment, Poll sends it again.
+// sendMemoryLocked sends the peer those descriptors of this side's memory that the peer does not
+// have yet, and closes the ones sent. It sends the segment first, together with a HELLO if the peer
+// dialed, and then the area. If the system cannot accept a descriptor at the moment, Poll retries
+// sending it. The endpoint's lock must be held.
 func (p *peer) sendMemoryLocked() (err error) {
 	if p.segment >= 0 {
 		if p.dialling {
@@ -171,7 +173,7 @@ func closeFD(fd *int) {
 	}
 }
 
-// handleConn creates a peer for an accepted connection, or rejects the connection.
+// handleConn creates a peer for the accepted connection fd, or rejects and closes the connection.
 func (c *contextCarrier) handleConn(fd int) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
@@ -200,9 +202,10 @@ func (c *contextCarrier) handleConn(fd int) {
 	}
 }
 
-// recvPacket receives a packet. If no descriptor is free, it closes the context's spare one to make
-// room. One is enough, because most packets with descriptors carry memory, whose descriptor is
-// closed as soon as the memory is mapped. It must be called only by the goroutine that polls.
+// recvPacket receives a packet. If no descriptor is free, it closes the context's spare descriptor
+// to make room. One spare is enough, because most packets with descriptors carry memory, and the
+// descriptor is closed as soon as the memory is mapped. Only the goroutine that polls the context
+// may call recvPacket.
 func (p *peer) recvPacket() (s packet, ok bool, err error) {
 	c := p.c
 	c.holdSpare()
@@ -214,16 +217,16 @@ func (p *peer) recvPacket() (s packet, ok bool, err error) {
 	return recvPacket(p.fd, c.buf)
 }
 
-// holdSpare opens the spare descriptor if it is not open and a descriptor is free. It must be
-// called only by the goroutine that polls.
+// holdSpare opens the context's spare descriptor if it is not open and the process has a free
+// descriptor. Only the goroutine that polls the context may call holdSpare.
 func (c *contextCarrier) holdSpare() {
 	if c.spare < 0 {
 		c.spare, _ = unix.Eventfd(0, unix.EFD_CLOEXEC)
 	}
 }
 
-// Ready implements carrier.Pollable. It handles the packets on the peer's socket and the closing of
-// the socket.
+// Ready implements carrier.Pollable. It handles the packets that have arrived on the peer's socket,
+// and the closing of the socket.
 func (p *peer) Ready(_, _ bool) {
 	for !p.dead.Load() {
 		s, ok, err := p.recvPacket()
@@ -246,9 +249,9 @@ func (p *peer) Ready(_, _ bool) {
 	}
 }
 
-// pauseForDescriptorsLocked stops reading p for starvedPause, after which descriptors may be free.
-// The peer's data stays in the socket and in the rings. It must be called only by the goroutine
-// that polls.
+// pauseForDescriptorsLocked stops reading from p for starvedPause, because the process has no free
+// descriptors. The peer's data stays in the socket and in the rings. Only the goroutine that polls
+// the context may call pauseForDescriptorsLocked. The endpoint's lock must be held.
 func (p *peer) pauseForDescriptorsLocked() {
 	if p.dead.Load() || p.starved {
 		return
@@ -263,8 +266,8 @@ func (p *peer) pauseForDescriptorsLocked() {
 	p.c.pollSoonLocked()
 }
 
-// resumePausedLocked resumes reading the peers whose pause has ended. It must be called only by the
-// goroutine that polls.
+// resumePausedLocked resumes reading from the peers whose pause has expired. Only the goroutine
+// that polls the context may call resumePausedLocked. The endpoint's lock must be held.
 func (c *contextCarrier) resumePausedLocked(now time.Duration) {
 	all := c.starved
 	c.starved = nil
@@ -276,19 +279,20 @@ func (c *contextCarrier) resumePausedLocked(now time.Duration) {
 		default:
 			p.starved = false
 			_ = c.poller.Watch(p.fd, p.ids[0], true, false) // causes Ready to be called
-			c.makeHot(p)                                    // p was not armed, so its bell was not rung
+			c.makeHot(p)                                    // p was not armed, so the peer may have written without ringing the bell
 		}
 	}
 }
 
-// onSocketEnd ends the session when its socket is closed, after handling the messages that the peer
-// sent before.
+// onSocketEnd ends the session with err because the socket is closed. It first handles the messages
+// that the peer has already sent.
 func (p *peer) onSocketEnd(err error) {
 	p.drain()
 	p.fail(err)
 }
 
-// handlePacket handles a packet. moved reports whether p now belongs to another context.
+// handlePacket handles a packet from the peer. moved reports whether p now belongs to another
+// context.
 func (p *peer) handlePacket(s *packet) (moved bool) {
 	defer s.closeRest()
 	failpoint.Read(s.body)
@@ -321,7 +325,7 @@ func (p *peer) handlePacket(s *packet) (moved bool) {
 	return false
 }
 
-// onBye ends the session of a peer that sent a bye.
+// onBye ends the session because the peer has sent bye.
 func (p *peer) onBye(bye frame.Bye) {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
@@ -330,15 +334,16 @@ func (p *peer) onBye(bye frame.Bye) {
 	}
 }
 
-// serveMemory handles a packet that concerns a pool chunk.
+// serveMemory handles a request for a pool chunk or the answer to such a request. It acquires the
+// endpoint's lock.
 func (p *peer) serveMemory(s *packet) error {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
 	return p.handlePoolPacketLocked(s)
 }
 
-// onHello handles the HELLO of a peer that connected and passes the peer to the context that the
-// HELLO names. moved reports whether that is another context.
+// onHello handles the HELLO of a peer that has connected, and passes the peer to the context that
+// the HELLO names. moved reports whether that context is another one than p.c.
 func (p *peer) onHello(s *packet) (moved bool) {
 	from := p.c
 	var g frame.Greeting
@@ -364,7 +369,8 @@ func (p *peer) onHello(s *packet) (moved bool) {
 	return p.c != from
 }
 
-// addTo makes the sender of a HELLO a peer of to or, if err is not nil, fails it with err.
+// addTo adds p, the sender of the HELLO s, to the peers of the context to. If err is not nil, it
+// instead rejects p with err.
 func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error) {
 	from := p.c
 	from.e.Lock()
@@ -379,8 +385,8 @@ func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error
 			err = p.bringUpLocked(g)
 		}
 		if err == nil && to != from && !p.dead.Load() {
-			// Watch only now. Earlier, the goroutine that polls to would treat the peer's next
-			// packet as its HELLO.
+			// Watch only now. If p had been watched earlier, the goroutine that polls the new
+			// context would treat the peer's next packet as the HELLO.
 			err = p.watchLocked()
 		}
 	}
@@ -390,8 +396,9 @@ func (p *peer) addTo(s *packet, g *frame.Greeting, to *contextCarrier, err error
 }
 
 // moveTo moves p to another context, unless that context has been closed in the meantime. It does
-// not add p to that context's poller. The lock of p.c must be held both on entry and on return;
-// moveTo changes p.c. It must be called only by the goroutine that polls the old context.
+// not add p to that context's poller. The caller must hold the lock of the old context, which
+// moveTo releases. On return, the lock of the context that p then belongs to is held. Only the
+// goroutine that polls the old context may call moveTo.
 func (p *peer) moveTo(to *contextCarrier) error {
 	from := p.c
 	p.unwatch()
@@ -408,14 +415,15 @@ func (p *peer) moveTo(to *contextCarrier) error {
 	return nil
 }
 
-// isDir reports whether the label of a HELLO names dir. A later release may append more after a
-// semicolon.
+// isDir reports whether label, the label of a HELLO, contains the directory ID dir. A later release
+// may append a semicolon and more text, which isDir ignores.
 func isDir(label, dir string) bool {
 	name, _, _ := strings.Cut(label, ";")
 	return name == dir
 }
 
-// bringUpLocked admits the sender of a HELLO and sends it this side's memory.
+// bringUpLocked admits the peer that has sent the greeting g, and sends the peer the descriptors of
+// this side's memory. The endpoint's lock must be held.
 func (p *peer) bringUpLocked(g *frame.Greeting) (err error) {
 	if hungUp(p.fd) { // the peer canceled the dial
 		return errEOF
@@ -448,22 +456,23 @@ func hungUp(fd int) bool {
 	return err == nil && look[0].Revents&unix.POLLHUP != 0
 }
 
-// startFramesLocked starts sending frames to the peer.
+// startFramesLocked makes the session start sending frames to the peer. The endpoint's lock must be
+// held.
 func (p *peer) startFramesLocked() {
 	p.up = true
 	p.link.LaneUp()
 	p.flushLocked()
 }
 
-// offeredGeometryLocked returns the geometry of the segment that the peer writes. It is determined
-// by the envelopes that this side guarantees.
+// offeredGeometryLocked returns the geometry of the segment that the peer writes, which depends on
+// the envelopes that this side guarantees to the peer. The endpoint's lock must be held.
 func (p *peer) offeredGeometryLocked(g *frame.Greeting) ring.Geometry {
 	own, _ := frame.ParseGreeting(p.link.Hello(carrier.Messages, nil, nil))
 	return ring.Geometry{Envelopes: int(own.Envelopes) + frame.ExpeditedEnvelopes, Eager: min(int(own.Eager), int(g.Eager)), Version: p.version}
 }
 
-// makeEnd creates the segment that this side writes, whose geometry is determined by the envelopes
-// that the peer guarantees. It touches the pages needed by the first messages, so that a lack of
+// makeEnd creates the segment that this side writes. Its geometry depends on the envelopes that the
+// peer guarantees in g. makeEnd writes to the pages that the first messages need, so that a lack of
 // memory is detected immediately.
 func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if g.Envelopes < 1 || g.Envelopes > 4096 || g.Eager < 256 || g.Eager > 48<<10 {
@@ -478,14 +487,14 @@ func (p *peer) makeEnd(g *frame.Greeting, c *contextCarrier) (err error) {
 	if p.end, err = probeMemory(b, geo); err != nil {
 		return translateError(err)
 	}
-	if c.d.beside { // only at this point can a lack of memory for the area make the session use the other transport
+	if c.d.beside { // create the area now, because the session can switch to the other transport only at this point
 		return p.makeArea()
 	}
 	return nil
 }
 
-// makeArea creates the area that this side writes. It is sent to the peer before any message that
-// uses it.
+// makeArea creates the area that this side writes. The area must be sent to the peer before any
+// message that uses the area.
 func (p *peer) makeArea() error {
 	b, fd, err := makeMemory(ring.AreaSize)
 	if err != nil {
@@ -496,8 +505,8 @@ func (p *peer) makeArea() error {
 	return nil
 }
 
-// probeMemory creates the End of a segment. It returns an error if the system has no memory for the
-// segment's first pages.
+// probeMemory creates an End that writes the segment b. It returns an error if the system has no
+// memory for the segment's first pages.
 func probeMemory(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	e = ring.New(b, geo)
@@ -506,7 +515,8 @@ func probeMemory(b []byte, geo ring.Geometry) (e *ring.End, err error) {
 	return e, nil
 }
 
-// onAnswer handles the HELLO of a dialed process and sends it this side's segment.
+// onAnswer handles the HELLO with which a dialed process answers, and sends that process this
+// side's segment.
 func (p *peer) onAnswer(s *packet) error {
 	var g frame.Greeting
 	var err error
@@ -546,7 +556,7 @@ func (p *peer) onAnswer(s *packet) error {
 	return nil
 }
 
-// mapSegmentLocked maps the peer's segment and closes fd.
+// mapSegmentLocked maps the peer's segment and closes fd. The endpoint's lock must be held.
 func (p *peer) mapSegmentLocked(fd int, geo ring.Geometry) (err error) {
 	if p.mem.peer, err = mapMemory(fd, geo.Size()); err != nil {
 		return err
@@ -555,14 +565,15 @@ func (p *peer) mapSegmentLocked(fd int, geo ring.Geometry) (err error) {
 	return p.connectEnd(geo)
 }
 
-// connectEnd makes p.end read the peer's segment.
+// connectEnd adds the peer's segment, which has the geometry geo, to p.end.
 func (p *peer) connectEnd(geo ring.Geometry) (err error) {
 	defer memfault.Off(memfault.On(), &err)
 	return p.end.Join(p.mem.peer, geo)
 }
 
-// takeSegment maps the segment of a process that dialed. It then rings the peer's bell. Publishing
-// could not do so earlier, because only the segment shows whether the peer is sleeping.
+// takeSegment maps the segment of a process that dialed, and then wakes that process. Messages may
+// have been published before the segment arrived, when this side could not tell whether the peer
+// was sleeping.
 func (p *peer) takeSegment(s *packet) error {
 	if err := s.checkDescriptors(1); err != nil {
 		return err
@@ -583,7 +594,7 @@ func (p *peer) takeSegment(s *packet) error {
 	return nil
 }
 
-// mapArea maps the peer's area.
+// mapArea maps the peer's area, whose descriptor is in s.
 func (p *peer) mapArea(s *packet) error {
 	if err := s.checkDescriptors(1); err != nil {
 		return err
@@ -600,8 +611,9 @@ func (p *peer) mapArea(s *packet) error {
 	return nil
 }
 
-// fetchAreaLocked receives and maps the area of a peer whose message uses it. The peer sent the
-// area before the message.
+// fetchAreaLocked receives and maps the peer's area. It is called when a message uses the area. The
+// peer sends the area before such a message, so the area's packet is already in the socket. The
+// endpoint's lock must be held.
 func (p *peer) fetchAreaLocked() error {
 	for {
 		s, ok, err := p.recvPacket()
@@ -623,7 +635,8 @@ func (p *peer) fetchAreaLocked() error {
 	}
 }
 
-// handlePoolPacketLocked handles a packet that concerns a pool chunk.
+// handlePoolPacketLocked handles a request for a pool chunk or the answer to such a request. The
+// endpoint's lock must be held.
 func (p *peer) handlePoolPacketLocked(s *packet) error {
 	switch {
 	case p.dead.Load():
@@ -634,7 +647,7 @@ func (p *peer) handlePoolPacketLocked(s *packet) error {
 	return p.mapChunkLocked(s)
 }
 
-// translateError converts err to an error that has a code.
+// translateError returns an error for err that has a code of package codes.
 func translateError(err error) error {
 	var code codes.Code
 	switch {

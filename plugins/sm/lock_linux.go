@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener keeps the first byte of its lock file locked while it exists (ownerLock). It uses a
-// lock on the open file description. A process-wide lock would be released when any descriptor of
-// the file is closed, such as the one used by removeStale on behalf of another node in the same
-// process. A process that only checks whether the owner is alive briefly locks two bytes
-// (probeLock). The length of a conflicting lock therefore shows which kind it is.
+// ownerLock and probeLock are the numbers of bytes locked in a lock file. A listener keeps the
+// first byte of its lock file locked while it exists (ownerLock). A process that checks whether a
+// listener is alive briefly locks two bytes (probeLock), so the length of a conflicting lock shows
+// its kind. The locks belong to open file descriptions. Locks that belong to the process would be
+// released when any descriptor of the file is closed, for example by a call to removeStale for
+// another class in the same process.
 const (
 	ownerLock = 1
 	probeLock = 2
@@ -36,10 +37,10 @@ func lockFile(path string) (fd int, err error) {
 	}
 }
 
-// tryLock locks the first n bytes of a file. If another process holds a conflicting lock, tryLock
-// returns EAGAIN and, in holder, the length of that lock, or 0 if it has just been released.
-// Because a lock file is removed when it is unlocked, tryLock verifies that the file it has locked
-// is still the one at path.
+// tryLock opens the file at path and locks its first n bytes. If there is a conflicting lock,
+// tryLock returns EAGAIN, and holder is the length of that lock, or 0 if the lock has just been
+// released. Because a lock file is removed when it is unlocked, tryLock also returns EAGAIN if the
+// file that it has locked is no longer the one at path.
 func tryLock(path string, flags int, n int64) (fd int, holder int64, err error) {
 	if fd, err = unix.Open(path, flags|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600); err != nil {
 		return -1, 0, err
@@ -68,8 +69,9 @@ func unlockFile(path string, fd int) {
 // lockMark is written to a listener's lock file before its socket is created.
 const lockMark = "quicksilver sm\n"
 
-// isMarked reports whether a lock file, which the caller must have locked, has had a listener. It
-// returns an error if the file is not a lock file of this plugin.
+// isMarked reports whether the lock file fd contains lockMark, that is, whether a listener has used
+// it. The caller must have locked the file. isMarked returns an error if the file is not a lock
+// file of this plugin.
 func isMarked(fd int) (bool, error) {
 	var st unix.Stat_t
 	b := make([]byte, len(lockMark)+1)
@@ -91,9 +93,10 @@ func writeLockMark(fd int) error {
 	return err
 }
 
-// removeStale removes files left behind by dead processes: unlocked lock files that contain
-// lockMark, along with their sockets if no process is listening on them, and sockets without a lock
-// file whose names show that they belong to this plugin. It does not modify other files.
+// removeStale removes files that dead processes have left in the socket directory. These are
+// unlocked lock files that contain lockMark, their sockets if no process is listening on them, and
+// sockets without a lock file whose names show that they belong to this plugin. It does not modify
+// other files.
 func (o *Options) removeStale() {
 	all, err := os.ReadDir(o.socketDir())
 	if err != nil {
@@ -111,10 +114,11 @@ func (o *Options) removeStale() {
 	}
 }
 
-// besideName matches the names on which OpenBeside listens. Other programs do not use such names.
+// besideName matches the unique names on which OpenBeside listens. A socket with such a name
+// belongs to this plugin.
 var besideName = regexp.MustCompile(`^beside-\d+-[0-9a-f]{12}$`)
 
-// sweepName removes a stale lock file and its socket.
+// sweepName removes the socket at path and its lock file, if they are stale.
 func sweepName(path string) {
 	fd, _, err := tryLock(path+lockSuffix, 0, probeLock)
 	if err != nil {
@@ -128,8 +132,9 @@ func sweepName(path string) {
 	unlockFile(path+lockSuffix, fd)
 }
 
-// sweepSocket removes one of this plugin's sockets that has no lock file, unless a process is
-// listening on it. Meanwhile it holds the lock file, so that no other process can take the name.
+// sweepSocket removes the socket at path, which belongs to this plugin and has no lock file, unless
+// a process is listening on the socket. While it does so, it creates and locks the lock file, so
+// that no other process can use the name.
 func sweepSocket(path string) {
 	fd, _, err := tryLock(path+lockSuffix, unix.O_CREAT|unix.O_EXCL, probeLock)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// makeMemory creates n bytes of zeroed and sealed memory to be shared, and returns it with its
-// descriptor.
+// makeMemory creates n bytes of zeroed and sealed memory to be shared with a peer, and returns the
+// memory and its descriptor.
 func makeMemory(n int) (b []byte, fd int, err error) {
 	if b, fd, err = memfd.Make(n); err != nil {
 		err = codes.WithText(codes.ErrNoMemory, err.Error())
@@ -16,12 +16,12 @@ func makeMemory(n int) (b []byte, fd int, err error) {
 	return b, fd, err
 }
 
-// mapMemory maps n bytes of a peer's memory read-only and closes fd. It rejects memory whose size
-// could change later.
+// mapMemory maps n bytes of a peer's memory read-only and closes fd. It returns an error if the
+// size of the memory could change later.
 func mapMemory(fd, n int) ([]byte, error) { return mapSealed(fd, n, memfd.FixedSize) }
 
-// mapSealed maps n bytes of a peer's memory read-only and closes fd. It rejects memory that does
-// not have all of the given seals.
+// mapSealed maps n bytes of a peer's memory read-only and closes fd. It returns an error if the
+// memory does not have all of the given seals.
 func mapSealed(fd, n, seals int) ([]byte, error) {
 	defer unix.Close(fd)
 	if err := memfd.Check(fd, n, seals); err != nil {

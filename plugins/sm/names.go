@@ -15,7 +15,7 @@ type addressNames struct {
 // socket address.
 const maxName = 64
 
-// parseName returns the part of a canonical name after sm://.
+// parseName returns the part of a canonical name after sm://, or an error if the name is not valid.
 func parseName(name string) (string, error) {
 	rest, ok := strings.CutPrefix(name, scheme+"://")
 	if !ok {
@@ -50,7 +50,7 @@ func checkName(text string) error {
 	return nil
 }
 
-// lockSuffix is appended to the name being listened on to form the lock file's name.
+// lockSuffix is appended to the path of a socket to form the path of its lock file.
 const lockSuffix = ".qslock"
 
 func notValid(name, why string) error {

@@ -12,9 +12,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// The kinds of packets sent on the socket between two processes. A packet consists of a magic
-// number, the oldest and newest memory layout version that its sender supports, a kind, a body, and
-// descriptors. The head, HELLO and bye are the same in all versions.
+// The kinds of packets sent on the socket between two processes. A packet consists of a head, a
+// body, and file descriptors. The head contains a magic number, the oldest and newest memory layout
+// versions that the sender supports, and the kind. The head, HELLO and bye are the same in all
+// versions.
 //
 //	dialer                                listener
 //	   │ ─ hello, its eventfd ──────────────► │
@@ -24,14 +25,14 @@ import (
 //	   │ ◄─ want a chunk, chunk ────────────► │   for memory of the pool that is read directly
 //	   │ ◄─ bye, with the reason ───────────► │   then the socket is closed
 const (
-	kindHello   = 1 // HELLO (package frame); one or two descriptors
+	kindHello   = 1 // body is a HELLO (package frame); one or two descriptors
 	kindSegment = 2 // one descriptor
 	kindArea    = 3 // one descriptor
-	kindBye     = 4 // frame.Bye
-	kindWant    = 5 // number of a chunk in the receiver's pool
-	kindChunk   = 6 // number of a chunk; if it exists, also its size and one descriptor
+	kindBye     = 4 // body is a frame.Bye
+	kindWant    = 5 // body is the number of a chunk in the receiver's pool
+	kindChunk   = 6 // body is the number of a chunk and, if the chunk exists, its size; one descriptor if it exists
 
-	firstOptional = 0x8000 // first of the kinds that are skipped if unknown
+	firstOptional = 0x8000 // first of the optional kinds; a receiver skips a packet of an unknown optional kind
 )
 
 const (
@@ -40,7 +41,7 @@ const (
 	maxPacket   = packetHead + frame.MaxHello
 )
 
-// A packet is a packet received from a peer.
+// A packet is a packet received from a peer. It owns the descriptors in fds that are not taken.
 type packet struct {
 	kind   uint16
 	speaks frame.Range // layout versions that the sender supports
@@ -57,8 +58,8 @@ func (p *packet) checkDescriptors(n int) error {
 	return nil
 }
 
-// agree returns the layout version to use with the sender of p, which must be a HELLO. dialled
-// reports whether this process dialed.
+// agree returns the layout version to use with the sender of p. The packet p must be a HELLO.
+// dialled reports whether this process dialed the sender.
 func (p *packet) agree(dialled bool) (version uint16, err error) {
 	dialer, listener := p.speaks, frame.Range{Oldest: ring.OldestVersion, Newest: ring.Version}
 	if dialled {
@@ -67,14 +68,14 @@ func (p *packet) agree(dialled bool) (version uint16, err error) {
 	return frame.Agree("shared memory", dialer, listener)
 }
 
-// takeDescriptor returns a descriptor, of which the caller becomes the owner.
+// takeDescriptor returns the i-th descriptor of p. The caller must close the descriptor.
 func (p *packet) takeDescriptor(i int) int {
 	fd := p.fds[i]
 	p.fds[i] = -1
 	return fd
 }
 
-// closeRest closes the descriptors that were not taken.
+// closeRest closes the descriptors that takeDescriptor has not returned.
 func (p *packet) closeRest() {
 	for _, fd := range p.fds[:p.n] {
 		if fd >= 0 {
@@ -83,19 +84,20 @@ func (p *packet) closeRest() {
 	}
 }
 
-// refuseSend, if not nil, may return an error for sendPacket to return instead of sending. It is
-// set only by tests.
+// refuseSend, if not nil, is called by sendPacket before sending. If it returns an error,
+// sendPacket returns that error without sending. It is set only by tests.
 var refuseSend func(kind uint16, fds int) error
 
-// isTransient reports whether a packet that the system refused with err can be sent a few
-// milliseconds later. ETOOMANYREFS means that the number of the user's descriptors in flight in
-// sockets has reached RLIMIT_NOFILE (unix(7)). It drops as soon as other processes read.
+// isTransient reports whether a packet that the system refused to send with err can probably be
+// sent a few milliseconds later. ETOOMANYREFS is transient. It means that the number of the user's
+// descriptors in flight in sockets has reached RLIMIT_NOFILE (unix(7)), and the number decreases as
+// soon as other processes read.
 func isTransient(err error) bool {
 	return err == unix.ETOOMANYREFS || err == unix.EAGAIN || err == unix.ENOBUFS || err == unix.EINTR
 }
 
-// sendPacket sends a packet without blocking. It returns the error of the system call; see
-// isTransient.
+// sendPacket sends a packet without blocking. It returns the system call's error unchanged, so that
+// the caller can pass the error to isTransient.
 func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 	if refuseSend != nil {
 		if err := refuseSend(kind, len(fds)); err != nil {
@@ -116,12 +118,13 @@ func sendPacket(fd int, kind uint16, body []byte, fds ...int) error {
 	return err
 }
 
-// errStarved is returned by recvPacket when a packet with descriptors stays in the socket because
-// the process has no free descriptor.
+// errStarved is returned by recvPacket when the next packet has descriptors and the process has
+// none free. The packet stays in the socket.
 var errStarved = errors.New("no free descriptors")
 
-// recvPacket receives a packet without blocking. ok is false if there is none. The error is errEOF
-// if the socket is closed and errStarved if the packet stays in the socket.
+// recvPacket receives a packet without blocking. ok is false if there is no packet. The error is
+// errEOF if the socket is closed, and errStarved if the process lacks a free descriptor for the
+// packet, which then stays in the socket.
 func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	var oob [64]byte
 	// Peek first, because the system would drop descriptors for which there is no room.
@@ -142,7 +145,7 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	switch {
 	case n == 0:
 		bad = errEOF
-	case isSkipped(buf[:n]): // its length and descriptors are defined by a later release
+	case isSkipped(buf[:n]): // its length and its number of descriptors are defined by a later release
 		p.closeRest()
 		p.n, flags = 0, 0
 		bad = p.parse(buf[:n])
@@ -166,8 +169,8 @@ func recvPacket(fd int, buf []byte) (p packet, ok bool, err error) {
 	return p, true, nil
 }
 
-// isTransient reports whether p carries memory, whose descriptor is closed as soon as the memory is
-// mapped.
+// isTransient reports whether the descriptors of p are needed only briefly. This is the case if p
+// carries memory, because its descriptor is closed as soon as the memory is mapped.
 func (p *packet) isTransient() bool {
 	return p.kind == kindSegment || p.kind == kindArea || p.kind == kindChunk
 }
@@ -199,7 +202,8 @@ func (p *packet) takeRights(oob []byte) error {
 	return nil
 }
 
-// isSkipped reports whether b is a packet of an optional kind.
+// isSkipped reports whether b is a packet of an optional kind. Such a packet must be skipped,
+// because optional kinds are defined only by later releases.
 func isSkipped(b []byte) bool {
 	le := binary.LittleEndian
 	return len(b) >= packetHead && le.Uint32(b) == packetMagic && le.Uint16(b[6:]) >= firstOptional
@@ -243,13 +247,13 @@ func checkBell(fd int) error {
 	return nil
 }
 
-// ringBell wakes the peer.
+// ringBell wakes the peer by writing to the peer's eventfd.
 func ringBell(fd int) {
 	one := [8]byte{1}
 	_, _ = unix.Write(fd, one[:])
 }
 
-// peerCredentials returns the user and process at the other end of a socket.
+// peerCredentials returns the user ID and process ID at the other end of a socket.
 func peerCredentials(fd int) (uid, pid int, err error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 )
 
 // A peer is a process at the other end of a socket, together with the memory that the two processes
-// share. Each side gives the other an eventfd, the bell, which the other side writes to wake it.
+// share. Each side sends the other an eventfd, the bell. To wake a process, its peer writes to that
+// process's bell.
 //
 //	accepted ─ hello ─► up (its segment may still come) ─┐
 //	dialing  ─ hello ─► up ──────────────────────────────┴► dead ─► closed, by Poll
@@ -36,23 +37,23 @@ type peer struct {
 
 	// The fields below are used only by the goroutine that polls.
 	idle    int    // number of sleeps since the last message
-	starved bool   // a packet stays in the socket because no descriptor is free, and the socket is not watched
+	starved bool   // whether a packet stays in the socket because no descriptor is free; the socket is then not watched
 	buf     []byte // buffer returned by the context's scratchBuffer
 
 	// The endpoint's lock guards the fields below.
 	link     carrier.Session // nil while the connection is half-open
 	dialling bool            // whether this side dialed
 	up       bool
-	err      error // error of a dial, or of a memory access while frames are being pulled
-	// due is the time at which to dial again, send again, end a pause, or give up a half-open
+	err      error // error of a failed dial, or of a memory access while frames are being pulled
+	// due is the time at which to retry a dial or a packet, end a pause, or close a half-open
 	// connection.
 	due          time.Duration
-	sendBy       time.Duration         // time until which this side's memory is resent; 0 if it is not being resent
+	sendBy       time.Duration         // time at which to stop retrying to send this side's memory; 0 if no retry is pending
 	inWarm       bool                  // whether p is in the context's warm list
 	writing      bool                  // whether a goroutine is in flushLocked
 	filling      int                   // number of goroutines writing to the area
 	touched      int                   // number of bytes of the area's room for bodies that are backed by memory
-	blocked      bool                  // the rings are full; sending resumes when the peer has read a message
+	blocked      bool                  // whether the rings are full, so that sending resumes when the peer has read a message
 	inResume     bool                  // whether p is in the context's resume list
 	sameUser     bool                  // whether the peer's process belongs to the same user
 	remote       string                // text form of the peer's process, and of its user if different
@@ -67,11 +68,11 @@ type peer struct {
 	closed bool
 }
 
-// A bulkPiece is bulk data for which a spot in a ring is reserved.
+// A bulkPiece is bulk data that must be copied to the memory reserved for it by ring.PutLater.
 type bulkPiece struct {
 	v         carrier.View
 	spot      ring.Spot
-	withdrawn bool // whether v's memory was revoked
+	withdrawn bool // whether the memory of v was revoked
 }
 
 const (
@@ -85,14 +86,15 @@ const (
 	page      = 4 << 10 // smallest page size of any supported system
 )
 
-// newPeerLocked creates a peer for the socket fd, or for none yet if fd is -1.
+// newPeerLocked creates a peer for the socket fd and adds the peer to the context. fd is -1 if
+// there is no socket yet. The endpoint's lock must be held.
 func (c *contextCarrier) newPeerLocked(fd int) *peer {
 	p := &peer{c: c, fd: fd, bell: -1, peerBell: -1, pidfd: -1, segment: -1, area: -1}
 	c.peers[p] = struct{}{}
 	return p
 }
 
-// watchLocked adds p's descriptors to the poller.
+// watchLocked adds p's descriptors to the poller. The endpoint's lock must be held.
 func (p *peer) watchLocked() (err error) {
 	add := func(i, fd int, edge bool, to carrier.Pollable) {
 		if fd < 0 || err != nil {
@@ -115,8 +117,8 @@ func (p *peer) watchLocked() (err error) {
 	return err
 }
 
-// unwatch removes p's descriptors from the poller. It must be called only by the goroutine that
-// polls, or by the one that has just created p.
+// unwatch removes p's descriptors from the poller. Only the goroutine that polls the context, or
+// the one that has just created p, may call unwatch.
 func (p *peer) unwatch() {
 	for i, fd := range []int{p.fd, p.bell, p.pidfd} {
 		if p.added[i] {
@@ -126,7 +128,8 @@ func (p *peer) unwatch() {
 	p.added = [3]bool{}
 }
 
-// cutLocked ends p, whatever its state, and sends bye unless it is empty.
+// cutLocked ends p in any state. Unless bye is empty, it sends bye to the peer. The endpoint's lock
+// must be held.
 func (p *peer) cutLocked(bye frame.Bye) {
 	if p.dead.Swap(true) {
 		return
@@ -140,8 +143,9 @@ func (p *peer) cutLocked(bye frame.Bye) {
 	c.pollSoonLocked()
 }
 
-// closeLocked closes p's descriptors and unmaps its memory. No goroutine may be sending. It must be
-// called only by the goroutine that polls.
+// closeLocked closes p's descriptors and unmaps its memory. It must not be called while a goroutine
+// is sending to p. Only the goroutine that polls the context may call closeLocked. The endpoint's
+// lock must be held.
 func (p *peer) closeLocked() {
 	if p.closed {
 		return
@@ -169,25 +173,28 @@ func (p *peer) closeLocked() {
 }
 
 // unmapAreaLocked unmaps this side's area if p is closed and no goroutine is writing to the area.
-// User code fills bodies without holding the lock and may take any length of time.
+// User code writes bodies to the area without holding the lock and may take any length of time. The
+// endpoint's lock must be held.
 func (p *peer) unmapAreaLocked() {
 	if p.closed && p.filling == 0 {
 		unmap(&p.mem.ownArea)
 	}
 }
 
-// isSendingLocked reports whether a goroutine is sending, which it does partly without holding the
-// lock.
+// isSendingLocked reports whether a goroutine is in flushLocked, which releases the lock while it
+// copies bulk data. The endpoint's lock must be held.
 func (p *peer) isSendingLocked() bool { return p.writing }
 
-// closeReleasedLocked closes p if its carrier has been released and no goroutine is sending.
+// closeReleasedLocked closes p if the carrier has been released and no goroutine is sending to p.
+// The endpoint's lock must be held.
 func (p *peer) closeReleasedLocked() {
 	if p.c.released && !p.isSendingLocked() {
 		p.closeLocked()
 	}
 }
 
-// fail ends the session with err. It must be called only by the goroutine that polls.
+// fail acquires the endpoint's lock and ends the session with err. Only the goroutine that polls
+// the context may call fail.
 func (p *peer) fail(err error) {
 	p.c.e.Lock()
 	defer p.c.e.UnlockInput()
@@ -197,7 +204,8 @@ func (p *peer) fail(err error) {
 // Cut implements na.Cutter.
 func (p *peer) Cut(err error) { p.fail(err) }
 
-// failLocked ends the session or the half-open connection with err.
+// failLocked ends the session, or closes the half-open connection, with err. The endpoint's lock
+// must be held.
 func (p *peer) failLocked(err error) {
 	switch {
 	case p.dead.Load():
@@ -208,14 +216,14 @@ func (p *peer) failLocked(err error) {
 	}
 }
 
-// A bellFD and a processFD represent a peer's eventfd and pidfd in the poller.
+// bellFD and processFD are the carrier.Pollables for a peer's eventfd and pidfd.
 type (
 	bellFD    peer
 	processFD peer
 )
 
-// Ready implements carrier.Pollable. The peer has rung the bell because it wrote to the rings or
-// freed room.
+// Ready implements carrier.Pollable. It handles the peer's writing to the bell, which means that
+// the peer has written messages or freed room.
 func (b *bellFD) Ready(_, _ bool) {
 	p := (*peer)(b)
 	p.c.makeHot(p)
@@ -228,8 +236,8 @@ func (b *bellFD) Cut(err error) { (*peer)(b).fail(err) }
 // Cut implements na.Cutter.
 func (f *processFD) Cut(err error) { (*peer)(f).fail(err) }
 
-// Ready implements carrier.Pollable. The process has exited. Ready first handles the messages that
-// the process sent before.
+// Ready implements carrier.Pollable. It handles the exit of the peer's process, after handling the
+// messages that the process had sent.
 func (f *processFD) Ready(_, _ bool) {
 	p := (*peer)(f)
 	p.drain()
@@ -242,9 +250,9 @@ func (p *peer) drain() {
 	}
 }
 
-// read handles some of the messages that the peer has sent, and resumes sending if that was waiting
-// for room. It reports whether there were any messages. It must be called only by the goroutine
-// that polls.
+// read handles messages that the peer has sent, up to the limits maxMessages, maxPieces and
+// maxCopied. If sending was waiting for room, read resumes it. It reports whether there were any
+// messages. Only the goroutine that polls the context may call read.
 func (p *peer) read() (came bool) {
 	e := p.c.e
 	e.Lock()
@@ -270,8 +278,9 @@ func (p *peer) read() (came bool) {
 	return n+m > 0
 }
 
-// endReadLocked completes a read of n messages and m pieces. It reports them to the peer, or ends
-// the session with err.
+// endReadLocked completes a read of n messages and m pieces of bulk data. If err is nil, it reports
+// them to the peer as read. Otherwise it ends the session with err. The endpoint's lock must be
+// held.
 func (p *peer) endReadLocked(n, m int, err error) {
 	if n+m > 0 {
 		p.link.Heard(n == 0)
@@ -292,8 +301,8 @@ func (p *peer) endReadLocked(n, m int, err error) {
 	}
 }
 
-// report publishes the number of messages read. wake reports whether the peer is sleeping while it
-// waits for room.
+// report publishes to the peer the number of messages read. wake reports whether the peer is
+// sleeping while it waits for room, so that it must be woken.
 func (p *peer) report() (wake bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	if raceflag.Enabled {
@@ -302,8 +311,9 @@ func (p *peer) report() (wake bool, err error) {
 	return p.end.Report(), nil
 }
 
-// nextMessageLocked handles the next message of a ring. It reports whether there was a message and
-// the session continues. It releases the lock while it copies a large body.
+// nextMessageLocked handles the next message of ring r. ok reports whether there was a message and
+// the session is still open. The endpoint's lock must be held. nextMessageLocked releases the lock
+// while it copies a large body.
 func (p *peer) nextMessageLocked(r int) (ok bool, err error) {
 	t := &p.c.m
 	ok, needs, err := p.takeMessage(r, t)
@@ -328,8 +338,8 @@ func (p *peer) nextMessageLocked(r int) (ok bool, err error) {
 	return !p.dead.Load(), err
 }
 
-// takeMessage reads the next message of a ring into t. needs reports that the message uses the
-// peer's area, which is not mapped.
+// takeMessage reads the next message of ring r into t, and ok reports whether there was one. needs
+// reports whether the message was not read because it uses the peer's area, which is not mapped.
 func (p *peer) takeMessage(r int, t *ring.Taken) (ok, needs bool, err error) {
 	defer memfault.Off(memfault.On(), &err)
 	ok, needs, err = p.end.Take(r, t, p.buf)
@@ -339,7 +349,7 @@ func (p *peer) takeMessage(r int, t *ring.Taken) (ok, needs bool, err error) {
 	return ok, needs, err
 }
 
-// deliver passes a message to the session.
+// deliver passes the message t to the session.
 func (p *peer) deliver(t *ring.Taken) error {
 	h := &p.c.head
 	*h = frame.Header{
@@ -377,7 +387,8 @@ func (p *peer) deliver(t *ring.Taken) error {
 	return p.link.Deliver(h, t.Body)
 }
 
-// placeBlock handles a BODY frame by copying the body, which is in the peer's area.
+// placeBlock handles a frame whose body is in the peer's area, by copying the body to the memory
+// that the session provides.
 func (p *peer) placeBlock(h *frame.Header) error {
 	if h.Kind != frame.Body {
 		return codes.WithText(codes.ErrProtocol, h.Kind.String()+" frame about a body")
@@ -415,7 +426,8 @@ func (p *peer) placeBody(h *frame.Header, body []byte) error {
 	return p.link.Placed(v)
 }
 
-// copyUnlocked copies body to v. The lock must be held; copyUnlocked releases it during the copy.
+// copyUnlocked copies body to v. The caller must hold the endpoint's lock. copyUnlocked releases
+// the lock during the copy and reacquires it before returning.
 func (p *peer) copyUnlocked(v carrier.View, body []byte) {
 	p.c.e.Pause()
 	defer p.c.e.Lock()

@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener represents a name on which this process listens: a socket in the socket directory and,
-// next to it, a lock file that the process keeps locked while it runs.
+// A listener represents a name on which this process listens. It has a socket in the socket
+// directory and, next to the socket, a lock file that the process keeps locked while it listens.
 //
-// If the lock of a name is free, its files are stale and may be removed: a lock file that contains
-// lockMark, and a socket next to it on which no process is listening. In the default directory,
-// which only this plugin uses, the same applies to a socket without a lock file, because programs
-// that clean /tmp remove old regular files but not sockets. Any other file with such a name belongs
-// to another program and is not modified.
+// If the lock file of a name is not locked, the files of that name are stale and may be removed.
+// These are a lock file that contains lockMark, and a socket next to it on which no process is
+// listening. In the default directory, which only this plugin uses, the same applies to a socket
+// without a lock file, because programs that clean /tmp remove old regular files but not sockets.
+// Any other file with such a name belongs to another program and is not modified.
 type listener struct {
 	path string
 	fd   int    // the socket
@@ -96,9 +96,9 @@ func (o *Options) dirID() string {
 	return fmt.Sprintf("%x:%x", st.Dev, st.Ino)
 }
 
-// reachID returns an ID that is shared by the processes that can use sm with each other: those with
-// the same directory, machine and namespaces. Memory could be shared across some namespaces, but
-// namespaces are meant to isolate.
+// reachID returns an ID that is shared by the processes that can use sm with each other: those on
+// the same machine that have the same socket directory and namespaces. Memory could be shared
+// across some namespaces, but namespaces are meant to isolate processes.
 func (o *Options) reachID() (place [16]byte, err error) {
 	if err := o.makeDir(); err != nil {
 		return place, err
@@ -138,7 +138,7 @@ func (o *Options) listen(name string) (*listener, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	o.removeStale() // only listeners leave files behind, so clean up when listening
+	o.removeStale() // only listeners leave files behind, so remove stale files when starting to listen
 	p := &listener{path: path, fd: -1}
 	if p.lock, err = lockFile(path + lockSuffix); err != nil {
 		if err == unix.EAGAIN {
@@ -174,9 +174,9 @@ func (o *Options) listen(name string) (*listener, string, error) {
 // it belong to this plugin.
 func (o *Options) ownsDir() bool { return o.Dir == "" }
 
-// inTheWay returns the reason why the file at path cannot be replaced, or "" if it can be or does
-// not exist. The caller must have locked the corresponding lock file. ours reports whether a socket
-// at path belongs to this plugin.
+// inTheWay returns the reason why the file at path cannot be replaced by a socket, or "" if the
+// file can be replaced or does not exist. The caller must have locked the corresponding lock file.
+// ours reports whether a socket at path belongs to this plugin.
 func inTheWay(path string, ours bool) string {
 	var st unix.Stat_t
 	switch err := unix.Lstat(path, &st); {
@@ -194,7 +194,7 @@ func inTheWay(path string, ours bool) string {
 	return ""
 }
 
-// isDeserted reports whether no process is listening on the socket.
+// isDeserted reports whether no process is listening on the socket at path.
 func isDeserted(path string) bool {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -204,8 +204,9 @@ func isDeserted(path string) bool {
 	return unix.Connect(fd, &unix.SockaddrUnix{Name: path}) == unix.ECONNREFUSED
 }
 
-// bind creates the socket and listens on it. It writes the lock mark first, so that a crash in
-// between does not leave a socket that appears to belong to another program.
+// bind creates the socket and listens on it. It writes lockMark to the lock file before it creates
+// the socket, so that a crash between the two steps does not leave a socket that appears to belong
+// to another program.
 func (p *listener) bind(anyUser bool) (err error) {
 	if err := writeLockMark(p.lock); err != nil {
 		return err
@@ -231,7 +232,7 @@ func (p *listener) bind(anyUser bool) (err error) {
 
 // close closes the socket and removes its files.
 func (p *listener) close() {
-	if p.node != 0 && inodeOf(p.path) == p.node { // otherwise the file was replaced
+	if p.node != 0 && inodeOf(p.path) == p.node { // remove the socket only if the file was not replaced
 		_ = unix.Unlink(p.path)
 	}
 	if p.fd >= 0 {

@@ -11,8 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/sm/internal/ring"
 )
 
-// flushLocked sends the session's frames until there are no more, the rings are full, or it has
-// sent maxTurn pieces. It releases the lock while copying bulk data.
+// flushLocked sends the session's frames until none remain, the rings are full, or it has sent
+// maxTurn pieces. The endpoint's lock must be held. flushLocked releases the lock while it copies
+// bulk data.
 func (p *peer) flushLocked() {
 	if p.writing || p.blocked || !p.up || p.dead.Load() {
 		return
@@ -37,7 +38,7 @@ func (p *peer) flushLocked() {
 		if p.dead.Load() || p.err != nil {
 			break
 		}
-		if !more && staged == 0 { // otherwise other goroutines may have added frames while this one was copying
+		if !more && staged == 0 { // while this goroutine was copying, others may have added frames
 			p.end.Go()
 			break
 		}
@@ -73,7 +74,7 @@ func (p *peer) flushLocked() {
 	}
 }
 
-// sendSoonLocked arranges for Poll to continue sending.
+// sendSoonLocked makes the next Poll continue sending to p. The endpoint's lock must be held.
 func (p *peer) sendSoonLocked() {
 	if !p.inResume {
 		p.inResume = true
@@ -83,7 +84,7 @@ func (p *peer) sendSoonLocked() {
 }
 
 // pullFramesLocked writes as many of the session's frames to ring r as fit. more reports whether
-// any are left.
+// any frames remain. The endpoint's lock must be held.
 func (p *peer) pullFramesLocked(r int) (more bool) {
 	if p.dead.Load() || p.err != nil {
 		return false
@@ -94,9 +95,9 @@ func (p *peer) pullFramesLocked(r int) (more bool) {
 	return p.link.Pull(carrier.Bulk, (*bulkFlow)(p))
 }
 
-// copyStaged copies the staged bulk data to the rings. The lock must be held; copyStaged releases
-// it while copying. That is safe because the peer does not read a spot before it is published. A
-// cancel waits for at most one copy.
+// copyStaged copies the staged bulk data to the rings. The endpoint's lock must be held. copyStaged
+// releases the lock while copying, which is safe because the peer does not read a message before it
+// is published. A cancel waits for at most one copy.
 func (p *peer) copyStaged() {
 	p.c.e.Pause()
 	defer p.c.e.Lock()
@@ -106,7 +107,8 @@ func (p *peer) copyStaged() {
 	}
 }
 
-// copyBodiesLocked copies the staged bulk data and reports the pieces as sent.
+// copyBodiesLocked copies the staged bulk data to the rings and reports the pieces as sent. The
+// endpoint's lock must be held. copyBodiesLocked releases the lock while copying.
 func (p *peer) copyBodiesLocked() {
 	if len(p.staged) == 0 {
 		return
@@ -126,7 +128,8 @@ func (p *peer) copyBodiesLocked() {
 }
 
 // publishLocked makes the written messages visible to the peer and wakes the peer if it is
-// sleeping. It does nothing until the area has been sent, because messages may use it.
+// sleeping. It does nothing until the area has been sent, because messages may use it. The
+// endpoint's lock must be held.
 func (p *peer) publishLocked() {
 	if p.dead.Load() || p.area >= 0 {
 		return
@@ -136,12 +139,13 @@ func (p *peer) publishLocked() {
 	}
 }
 
-// raceOrder is written by every publication and read by every take, but only under the race
-// detector. It tells the detector that memory mapped twice in this process is read after it is
-// written.
+// raceOrder is modified whenever messages are published, and read whenever one is taken, but only
+// if the race detector is enabled. It shows the race detector that memory mapped twice in this
+// process is written before it is read.
 var raceOrder atomic.Int64
 
-// publishRings publishes the written messages. wake reports whether the peer is sleeping.
+// publishRings publishes the written messages. wake reports whether the peer is sleeping and must
+// be woken.
 func (p *peer) publishRings() (wake bool) {
 	defer memfault.Off(memfault.On(), &p.err)
 	if raceflag.Enabled {
@@ -186,7 +190,7 @@ func (w *bulkFlow) Piece(h *frame.Header, v carrier.View) { (*peer)(w).putPiece(
 // room returns the sizes of the largest frame and the largest piece for which ring r has room.
 func (p *peer) room(r int) (whole, piece int) {
 	whole, slot, less := p.end.Room(r)
-	if less { // update only if necessary, because it reads a cache line that the peer's core writes
+	if less { // avoid unnecessary updates, which read a cache line that the peer writes
 		p.update()
 		whole, slot, _ = p.end.Room(r)
 	}
@@ -199,8 +203,8 @@ func (p *peer) room(r int) (whole, piece int) {
 	return min(whole, frame.MaxWhole), piece
 }
 
-// update frees the room used by messages that the peer has taken, and reports the pieces among them
-// as sent.
+// update frees the room used by messages that the peer has taken, and reports the pieces of bulk
+// data in those messages as sent.
 func (p *peer) update() {
 	p.readTaken()
 	for r := range p.shown {
@@ -215,7 +219,8 @@ func (p *peer) update() {
 	}
 }
 
-// readTaken updates p.end with the number of messages that the peer has read.
+// readTaken updates p.end with the number of messages that the peer has taken. It sets p.err if the
+// peer's memory is invalid or cannot be read.
 func (p *peer) readTaken() {
 	defer memfault.Off(memfault.On(), &p.err)
 	if err := p.end.Update(); err != nil {
@@ -223,12 +228,12 @@ func (p *peer) readTaken() {
 	}
 }
 
-// descriptorOf returns the ring message for a frame.
+// descriptorOf returns the ring.Message for a frame with header h.
 func descriptorOf(h *frame.Header) ring.Message {
 	return ring.Message{Kind: uint8(h.Kind), Flags: h.Flags, Op: h.Op, Tag: h.Tag, Credit: h.Credit}
 }
 
-// put writes a frame to ring r.
+// put writes a frame, with a payload that may be empty, to ring r.
 func (p *peer) put(r int, h *frame.Header, payload []byte) {
 	var tail [frame.TailSize]byte
 	if n := h.Size() - frame.HeaderSize; n > 0 {
@@ -255,8 +260,8 @@ func (p *peer) putBlock(m *ring.Message, b ring.Block) {
 	p.end.PutBlock(m, b)
 }
 
-// putPiece reserves the spot of a piece in ring r. copyBodiesLocked fills it after the pull. A
-// piece that is already in the area is not copied.
+// putPiece writes a frame of bulk data to ring r. It only reserves memory for the data, which
+// copyBodiesLocked copies later. Data that is already in the area is not copied.
 func (p *peer) putPiece(r int, h *frame.Header, v carrier.View) {
 	m := descriptorOf(h)
 	if m.Len = v.Len(); p.err != nil {
@@ -283,8 +288,8 @@ func (p *peer) stage(r int, m *ring.Message, v carrier.View) {
 	p.staged = append(p.staged, bulkPiece{v: v, spot: p.end.PutLater(r, m)})
 }
 
-// needAreaLocked creates the area and sends it to the peer. It returns false if that fails, in
-// which case the session ends after the current pull.
+// needAreaLocked creates this side's area and sends it to the peer. If that fails, it returns
+// false, and the session ends after the current pull. The endpoint's lock must be held.
 func (p *peer) needAreaLocked() bool {
 	if err := p.makeArea(); err != nil {
 		p.err = err
@@ -294,8 +299,8 @@ func (p *peer) needAreaLocked() bool {
 	return p.err == nil
 }
 
-// A shelf implements carrier.Shelf: room in a peer's area for bodies and stream bytes, which are
-// written there before their messages are sent.
+// A shelf implements carrier.Shelf. It provides room in the area that this side writes, to which
+// bodies and stream data are written before their messages are sent.
 type shelf peer
 
 // Reserve implements carrier.Shelf.
@@ -317,8 +322,8 @@ func (s *shelf) Reserve(n int) (room []byte, at int64) {
 	return room, int64(b.At)
 }
 
-// touchMemory makes the system allocate the pages of b. It returns an error if no memory is
-// available, because user code that writes to b must not fault.
+// touchMemory makes the system allocate the pages of b, so that user code that writes to b does not
+// fault. It returns an error if no memory is available.
 func touchMemory(b []byte) (err error) {
 	defer memfault.Off(memfault.On(), &err)
 	for at := 0; at < len(b); at += page {
@@ -327,8 +332,8 @@ func touchMemory(b []byte) (err error) {
 	return nil
 }
 
-// reserveBody reserves room for a body of n bytes, after freeing the room of bodies that the peer
-// has read.
+// reserveBody reserves room in the area for a body of n bytes. It first frees the room of bodies
+// that the peer has read.
 func (p *peer) reserveBody(n int) (b ring.Block, ok bool) {
 	if p.update(); p.err == nil {
 		b, ok = p.end.Reserve(n)

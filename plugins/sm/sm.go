@@ -20,7 +20,7 @@ type Options struct {
 	Dir string
 	// AnyUser allows accepting connections from, and dialing, processes of other users. It requires
 	// Dir, and other users may have access to that directory. A malicious peer can then block this
-	// process by misusing the file descriptors that the two share.
+	// process by misusing the file descriptors that the two processes share.
 	AnyUser bool
 	// Unassisted disables the background poller, so that peers are served only during Progress.
 	Unassisted bool
@@ -39,7 +39,7 @@ type plugin struct{ opts Options }
 // Scheme implements carrier.Plugin.
 func (plugin) Scheme() string { return scheme }
 
-// A domain is the state of the plugin for one class.
+// A domain holds the plugin's state for one class.
 type domain struct {
 	class    carrier.Class
 	opts     Options
@@ -47,7 +47,7 @@ type domain struct {
 	start    time.Time
 	acceptor acceptor
 
-	beside bool // the class has another transport that a session can use instead
+	beside bool // whether the class has another transport that a session can use instead
 }
 
 const defaultTakeTimeout = 10 * time.Second

@@ -7,7 +7,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// An acceptor is unused on this system.
+// An acceptor is unused, because the plugin works only on Linux.
 type acceptor struct{}
 
 func (d *domain) open(string) error {

@@ -179,7 +179,7 @@ func (c *contextCarrier) collectPacketsLocked() bool {
 }
 
 // collectPathFramesLocked writes the queued path frames to the beginning of the slab and returns
-// their total size.
+// their total size. The endpoint's lock must be held.
 func (c *contextCarrier) collectPathFramesLocked() (at int) {
 	o := &c.out
 	for i := range c.pathFrames {

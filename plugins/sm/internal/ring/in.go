@@ -26,7 +26,7 @@ type Taken struct {
 }
 
 // Ref returns the offset and length, in the area's room for bodies, of the body to which t refers.
-// ok is false if t does not contain such a reference. Ref must be called only if t.Block is true.
+// ok is false if t does not contain such a reference.
 func (t *Taken) Ref() (at uint64, n int, ok bool) {
 	if !t.Block || t.Len != refSize {
 		return 0, 0, false

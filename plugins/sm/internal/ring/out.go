@@ -179,8 +179,8 @@ const (
 	shown   = Slots + 2 // in out.places only: a ShowBlock message
 )
 
-// place chooses the location of a body of n bytes in ring r: a slot number, or one of the values
-// inRing and inBlock. The ring Messages does not use the slots for bulk data while others are free.
+// place chooses the location of a body of n bytes in ring r: a slot number or inRing. The ring
+// Messages does not use the slots for bulk data while others are free.
 func (e *End) place(r, n int) uint8 {
 	if !e.needsSlot(r, n) {
 		return inRing
@@ -276,7 +276,7 @@ func commit(pos uint64, m *Message) uint64 {
 func (e *End) Written() uint64 { return e.out[Messages].head + e.out[Bulk].head }
 
 // Publish makes the written messages visible to the peer. wake reports whether the peer is sleeping
-// and must be woken. The lock must be held.
+// and must be woken. The caller must hold the send lock.
 //
 // The peer reads messages in order. Therefore the commit word of the first message is stored last.
 // That store is atomic and orders all others before it, so the others need not be atomic.
