@@ -115,8 +115,8 @@ func (p *peer) makeBell(pid int) (err error) {
 	return nil
 }
 
-// sendHelloLocked sends a HELLO with the given descriptors. It returns transient errors of the
-// system unchanged; see isTransient. The endpoint's lock must be held.
+// sendHelloLocked sends a HELLO with the given descriptors. It returns errors of the system that
+// are transient, as reported by isTransient, unchanged. The endpoint's lock must be held.
 func (p *peer) sendHelloLocked(fds ...int) error {
 	hello := p.link.Hello(carrier.Messages, nil, []byte(p.c.d.opts.dirID()))
 	err := sendPacket(p.fd, kindHello, hello, fds...)

@@ -19,8 +19,8 @@ import (
 // share. Each side sends the other an eventfd, the bell. To wake a process, its peer writes to that
 // process's bell.
 //
-//	accepted ─ hello ─► up (its segment may still come) ─┐
-//	dialing  ─ hello ─► up ──────────────────────────────┴► dead ─► closed, by Poll
+// A peer is up when its HELLO has been received. The segment of a peer that dialed may arrive later.
+// When the session or the connection ends, the peer is dead, and Poll closes it.
 type peer struct {
 	c        *contextCarrier
 	fd       int // socket; -1 means none, here and in the descriptors below

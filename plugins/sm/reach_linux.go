@@ -17,8 +17,10 @@ import (
 // If a peer's memory is in a chunk of the peer's pool (internal/pool), this process maps the chunk
 // and then reads the memory without the peer's help.
 //
-//	get, view ─ the chunk is mapped, and the claim is valid ─► copied, a part in each Poll, or returned as it is
-//	          └ otherwise WANT ─► the peer; CHUNK ◄─ mapped. Until then, and after any error, the peer sends the data as usual
+// If the chunk is mapped and the claim on the memory is valid, a get copies the data, a part in each
+// Poll, and a view returns the mapped memory. Otherwise this process requests the chunk from the
+// peer with a packet of kind kindWant, and the peer answers with one of kind kindChunk. Until the
+// chunk is mapped, and after any error, the peer sends the data as usual.
 
 const (
 	// maxChunks is the maximum number of one peer's chunks that are mapped or requested.

@@ -117,7 +117,7 @@ func (p *peer) copyBodiesLocked() {
 	for i := range p.staged {
 		s := &p.staged[i]
 		if !p.dead.Load() {
-			if s.withdrawn { // the spot cannot be removed, because messages follow it in the ring
+			if s.withdrawn { // the message cannot be removed, because others follow it in the ring
 				p.end.Void(s.spot)
 			}
 			p.link.Sent(s.v)

@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/arq"
 )
 
-// A goroutineSocket is a socket that is read by a goroutine of its own, rather than by the
-// contexts' pollers.
+// A goroutineSocket is a socket that is read by a dedicated goroutine rather than by the contexts'
+// pollers.
 type goroutineSocket struct {
 	shared *sharedSocket
 	conn   *net.UDPConn

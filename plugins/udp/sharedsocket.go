@@ -18,7 +18,8 @@ import (
 // listen, each context has its own sharedSocket. When the last context has been removed, the socket
 // is closed, and the system then answers peers with ICMP port unreachable.
 //
-//	socket ─► Peek, from the poller of any of the contexts ─► routeDatagrams ─► contextCarrier.handleDatagrams
+// The poller of any of the contexts reads the socket. routeDatagrams then passes each datagram to
+// the handleDatagrams method of the context that the datagram is addressed to.
 type sharedSocket struct {
 	at    netip.AddrPort
 	open  func(netip.AddrPort, *sharedSocket) (socket, error)

@@ -10,7 +10,7 @@ import (
 
 // A socket sends datagrams, and passes received ones to the shared socket. There are two
 // implementations: pollSocket, which the contexts' pollers read, and goroutineSocket, which a
-// goroutine of its own reads.
+// dedicated goroutine reads.
 type socket interface {
 	// localAddr returns the address to which the socket is bound.
 	localAddr() netip.AddrPort

@@ -66,8 +66,8 @@ func (g Geometry) form() uint64 { return uint64(g.Version) | descSize<<32 }
 // because every message can be withdrawn, and spare more for frames that need no envelope.
 func (g Geometry) descs() int { return roundUp((2*g.Envelopes+spare)*descSize, page) / descSize }
 
-// bodies returns the size of the ring of bodies in bytes. It has room for all envelopes, and for
-// one more because bodies do not wrap.
+// bodies returns the size of the ring of bodies in bytes. The ring has room for all envelopes, and
+// for one more because bodies do not wrap around.
 func (g Geometry) bodies() int { return roundUp((g.Envelopes+1)*roundUp(g.Eager, align), page) }
 
 // Size returns the length of a segment in bytes.

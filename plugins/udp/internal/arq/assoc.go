@@ -13,11 +13,12 @@ import (
 type state uint8
 
 const (
-	dialing state = iota // HELLO is repeated until it is answered
-	// half-open: admitted, but the peer has not shown that it receives, so only ACCEPT is sent
+	dialing state = iota // HELLO is repeated until the peer answers it
+	// half-open: admitted, but only ACCEPT is sent until the peer has shown that it receives at its
+	// address
 	half
 	open      // packets flow in both directions
-	finishing // the user sends nothing more; FIN follows when everything is acknowledged
+	finishing // Finish was called; FIN is sent when all other packets are acknowledged
 	lingering // both FINs are acknowledged; repeated packets are acknowledged again
 	dead      // removed from all tables
 )

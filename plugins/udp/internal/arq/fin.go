@@ -9,12 +9,12 @@ import (
 type Outcome uint8
 
 const (
-	// Clean means that the peer has acknowledged everything.
+	// Clean means that the peer has acknowledged every packet sent to it.
 	Clean Outcome = iota
-	// Unconfirmed means that the peer did not acknowledge everything in time. It may have received
-	// it nevertheless.
+	// Unconfirmed means that the peer did not acknowledge every packet in time. The peer may
+	// nevertheless have received the unacknowledged packets.
 	Unconfirmed
-	// PeerGone means that the peer does not respond, or no longer has the association.
+	// PeerGone means that the peer does not respond or no longer knows the association.
 	PeerGone
 	// Refusal means that the peer rejected or closed the association, with a code and a text.
 	Refusal
@@ -29,8 +29,8 @@ type End struct {
 	Outcome  Outcome
 	Messages int    // number of messages that the peer has not acknowledged
 	Words    string // peer's last message; valid with Refusal
-	// Absent qualifies PeerGone. It is set if the absence was reported, by a RESET from the peer or
-	// by the system, rather than inferred from silence.
+	// Absent qualifies PeerGone. It is true if a RESET from the peer or an error from the system
+	// reported the peer's absence, and false if the peer merely did not respond.
 	Absent bool
 	Unsent error // system's error for the dial's HELLO, or nil; valid with Absent
 }

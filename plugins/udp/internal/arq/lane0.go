@@ -181,8 +181,8 @@ func (a *Assoc) deliver0(now time.Duration, fin bool, body []byte) {
 
 // hold retains p, which was received out of order, and reports whether there was space for it. Held
 // packets count as if they were still in the socket's receive buffer. Those of one peer may not
-// exceed the numbers granted to it, and those of all peers may not exceed the buffer. A peer that
-// respects its grant is thus never rejected because of its own packets.
+// exceed the numbers granted to it, and those of all peers may not exceed the buffer. A packet of a
+// peer that respects its grant is therefore never rejected because of other packets of that peer.
 func (a *Assoc) hold(r *receiver, p *Packet, ahead uint32) bool {
 	m, l := a.m, &a.lane[0]
 	n := numbersFor(headSize + len(p.body))

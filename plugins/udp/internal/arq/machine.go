@@ -12,8 +12,8 @@ import (
 // and the methods of Assoc. The methods of an Upper may call methods of Assoc, but not of Machine.
 type Upper interface {
 	// Admit decides whether to accept a peer that requests an association. verified reports whether
-	// the peer has shown that it receives at from. dialing is this side's own dial to the same
-	// address, or nil.
+	// the peer has shown that it receives at from. dialing is the association that this side is
+	// dialing at the same address, or nil.
 	Admit(from netip.AddrPort, hello []byte, verified bool, dialing *Assoc) Admission
 	// Hello appends this side's HELLO of package na to dst. It must be the same on every call for
 	// an association.
@@ -79,7 +79,8 @@ func (o *Out) Size() int { return len(o.Head) + len(o.Body) + o.N }
 // Seal writes the checksum of a packet whose Ref is not nil. payload is the packet's N bytes.
 func (o *Out) Seal(payload ...[]byte) { seal(o.Head, payload...) }
 
-// Stats counts packets by what happened to them. Retained, HalfOpen and Peers are gauges.
+// Stats holds a Machine's statistics, which count packets. Retained, HalfOpen and Peers are current
+// values rather than counts.
 type Stats struct {
 	// Sent, Resent, Probes and Voids count numbered packets that were sent for the first time,
 	// retransmitted, sent as probes, and sent without their data.

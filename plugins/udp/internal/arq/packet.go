@@ -27,8 +27,8 @@ const (
 	MaxSize = 65507
 )
 
-// maxAhead limits how far beyond the next expected number a receiver accepts packets. It thus
-// limits every window.
+// maxAhead is how far beyond the next expected number a receiver accepts packets. It is therefore
+// the maximum size of every window.
 const maxAhead = 8 * sackSize
 
 // A kind is the type of a packet. Its values are used on the wire.

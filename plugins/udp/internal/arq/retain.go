@@ -16,8 +16,8 @@ type packet struct {
 	order    uint32        // order of the last transmission among those of the lane
 	messages uint16        // number of messages that end in the packet
 	flags    uint8
-	// units, on lane 0, is the quantity of numbers that the packet uses, from its transmission
-	// until it is lost or una has passed it; see share.go.
+	// units is used on lane 0. It is the quantity of packet numbers that the packet uses from its
+	// transmission until it is lost or una is greater than its number; see share.go.
 	units uint8
 }
 

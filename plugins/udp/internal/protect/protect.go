@@ -28,14 +28,14 @@ const (
 	phaseBit   = 0x04 // first-byte bit for the key phase in a short header
 	longMask   = 0x0f // protected first-byte bits of a long header
 	shortMask  = 0x1f // protected first-byte bits of a short header
-	windowSize = 2048 // how far out of order packet numbers may arrive
+	windowSize = 2048 // number of packet numbers below the next one for which an Opener detects duplicates
 
 	// maxSealed is half the number of packets that RFC 9001, Section 6.6, permits to be sealed with
 	// one AES-GCM key.
 	maxSealed = 1 << 22
 	// maxForged is the number of packets that may fail authentication before an Opener stops
-	// opening packets. It is the limit of RFC 9001, Section 6.6, for ChaCha20-Poly1305, which is
-	// the lowest one.
+	// opening packets. Of the supported cipher suites, ChaCha20-Poly1305 has the lowest limit in
+	// RFC 9001, Section 6.6, which is maxForged.
 	maxForged = 1 << 36
 )
 
@@ -87,7 +87,7 @@ func (s *suite) expand(secret []byte, label string, n int) ([]byte, error) {
 	return hkdf.Expand(s.hash, secret, string(append(append(info, label...), 0)), n)
 }
 
-// A generation holds the keys used between two key updates.
+// A generation holds the keys that protect the packets between two key updates.
 type generation struct {
 	secret []byte
 	aead   cipher.AEAD
@@ -118,7 +118,7 @@ func (s *suite) next(g *generation) (*generation, error) {
 	return s.generation(secret)
 }
 
-// A side holds what Sealer and Opener have in common.
+// A side holds the fields that Sealer and Opener have in common.
 type side struct {
 	suite suite
 	mask  func(mask *[16]byte, sample []byte)
@@ -142,8 +142,8 @@ func (d *side) init(id uint16, secret []byte) (*generation, error) {
 	return s.generation(append([]byte(nil), secret...))
 }
 
-// hide applies or removes header protection (RFC 9001, Section 5.4.1). The packet number is at
-// b[at:].
+// hide applies header protection to the packet b or removes it, by XORing the header with a mask
+// (RFC 9001, Section 5.4.1). The packet number is at b[at:].
 func (d *side) hide(b []byte, at int) {
 	d.mask(&d.bits, b[at+4:at+4+sampleSize])
 	cover := byte(shortMask)
@@ -164,8 +164,8 @@ func (d *side) nonceOf(g *generation, number uint64) []byte {
 
 // A Phase links the key updates of a connection's two directions. One endpoint, the leader,
 // initiates each update and the other follows. RFC 9001, Section 6.1, forbids another update until
-// the last one has been acknowledged. A packet from the peer protected with the new keys serves as
-// the acknowledgment. A Phase may be used concurrently by a Sealer and an Opener.
+// the last one has been acknowledged. A packet from the peer that is protected with the new keys
+// serves as the acknowledgment. A Phase may be used concurrently by a Sealer and an Opener.
 type Phase struct {
 	Leads bool // whether this endpoint initiates updates
 	// Most is the number of packets in either direction after which the leader updates its keys.
@@ -173,7 +173,7 @@ type Phase struct {
 	Most uint64
 
 	heard atomic.Uint64 // number of the peer's updates
-	due   atomic.Uint64 // number of updates that the leader should have made, judging by its peer's packets
+	due   atomic.Uint64 // number of updates that the leader must make because of the number of packets received
 }
 
 func (p *Phase) most() uint64 {
@@ -193,8 +193,8 @@ type Sealer struct {
 	sealed uint64 // number of packets since the last update
 }
 
-// NewSealer returns a Sealer with keys derived from a TLS secret. phase is nil, or is shared with
-// the Opener of the other direction.
+// NewSealer returns a Sealer with keys derived from a TLS secret. If phase is not nil, the keys are
+// updated, and phase must be shared with the Opener of the other direction.
 func NewSealer(suite uint16, secret []byte, phase *Phase) (s *Sealer, err error) {
 	s = &Sealer{phase: phase}
 	s.gen, err = s.init(suite, secret)
@@ -244,8 +244,8 @@ type Opener struct {
 	opened             uint64                  // number of packets opened with gen
 }
 
-// NewOpener returns an Opener with keys derived from a TLS secret. phase is nil, or is shared with
-// the Sealer of the other direction. The peer may update its keys only if phase is not nil.
+// NewOpener returns an Opener with keys derived from a TLS secret. If phase is not nil, the peer
+// may update its keys, and phase must be shared with the Sealer of the other direction.
 func NewOpener(suite uint16, secret []byte, phase *Phase) (o *Opener, err error) {
 	o = &Opener{phase: phase}
 	if o.gen, err = o.init(suite, secret); err != nil || phase == nil {
@@ -256,8 +256,8 @@ func NewOpener(suite uint16, secret []byte, phase *Phase) (o *Opener, err error)
 }
 
 // Open removes the protection from the packet b in place and returns its payload. The packet number
-// is at b[at:]. Open fails if the packet is not authentic, is a duplicate, or is too old to check
-// for duplication. The contents of b are then undefined.
+// is at b[at:]. ok is false if the packet is not authentic, is a duplicate, or is too old for Open
+// to detect a duplicate. The contents of b are then undefined.
 func (o *Opener) Open(b []byte, at int) (payload []byte, ok bool) {
 	body := at + NumberSize
 	if len(b) < body+TagSize || o.forged >= maxForged {
@@ -301,7 +301,8 @@ func (o *Opener) Open(b []byte, at int) (payload []byte, ok bool) {
 	return payload, b[0]&reserved(b[0]) == 0 && b[0]&3 == NumberSize-1
 }
 
-// reserved returns the first-byte bits that must be zero (RFC 9000, Sections 17.2 and 17.3.1).
+// reserved returns the bits of the first byte that are reserved and must be zero (RFC 9000,
+// Sections 17.2 and 17.3.1).
 func reserved(first byte) byte {
 	if first&longForm != 0 {
 		return 0x0c
@@ -322,7 +323,8 @@ func (o *Opener) fullNumber(low uint32) uint64 {
 	return n
 }
 
-// isDuplicate reports whether packet n has arrived before, or is too old to tell.
+// isDuplicate reports whether packet n has arrived before or is so old that this is no longer
+// known.
 func (o *Opener) isDuplicate(n uint64) bool {
 	if n >= o.next {
 		return false
@@ -330,8 +332,8 @@ func (o *Opener) isDuplicate(n uint64) bool {
 	return o.next-n > windowSize-64 || o.seen[n/64%uint64(len(o.seen))]&(1<<(n%64)) != 0
 }
 
-// note records that packet n has arrived. It clears the words of the window that n is the first to
-// reach.
+// note records that packet n has arrived. If n is the highest number so far, note moves the window
+// forward, clearing the words that it reuses.
 func (o *Opener) note(n uint64) {
 	words := uint64(len(o.seen))
 	if n >= o.next {
@@ -350,8 +352,9 @@ func (o *Opener) note(n uint64) {
 // initialSalt is the salt of RFC 9001, Section 5.2.
 var initialSalt = []byte{0x38, 0x76, 0x2c, 0xf7, 0xf5, 0x59, 0x34, 0xb3, 0x4d, 0x17, 0x9a, 0xe6, 0xa4, 0xc8, 0x0c, 0xad, 0xcc, 0xbb, 0x7f, 0x0a}
 
-// Initial returns the secrets of the Initial level (RFC 9001, Section 5.2). They protect only
-// against accidents, because they are derived from the connection ID, which is sent unencrypted.
+// Initial returns the client's and the server's secret of the Initial level for the connection ID
+// id (RFC 9001, Section 5.2). Because the ID is sent unencrypted, these secrets protect only
+// against accidental corruption.
 func Initial(id []byte) (client, server []byte, err error) {
 	secret, err := hkdf.Extract(sha256.New, id, initialSalt)
 	if err != nil {
