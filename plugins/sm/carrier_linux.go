@@ -317,7 +317,8 @@ func (c *contextCarrier) queueHotLocked(p *peer) {
 	}
 }
 
-// mergeHot makes the peers in warm hot.
+// mergeHot makes the peers in c.warm hot and empties c.warm. The caller must not hold the
+// endpoint's lock.
 func (c *contextCarrier) mergeHot() {
 	c.e.Lock()
 	warm := c.warm
@@ -333,8 +334,8 @@ func (c *contextCarrier) mergeHot() {
 }
 
 // makeHot makes p hot. If there are already maxHot hot peers, it first makes the least active one
-// cold, unless that peer has already sent another message. Only the goroutine that polls the
-// context may call makeHot.
+// cold, unless that peer has just written a message or freed room. Only the goroutine that polls
+// the context may call makeHot.
 func (c *contextCarrier) makeHot(p *peer) {
 	if p.idle = 0; p.hot.Load() || p.dead.Load() || p.starved || p.end == nil {
 		return
@@ -357,7 +358,8 @@ func (c *contextCarrier) makeHot(p *peer) {
 	}
 }
 
-// makeCold makes the i-th hot peer, which must be armed, cold.
+// makeCold removes the i-th peer from the hot peers. The peer must be armed, so that it signals
+// this side's eventfd when it writes its next message.
 func (c *contextCarrier) makeCold(i int) {
 	c.hot[i].hot.Store(false)
 	c.hot = slices.Delete(c.hot, i, i+1)

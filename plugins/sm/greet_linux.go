@@ -68,7 +68,8 @@ func (p *peer) connectLocked() error {
 	return p.watchLocked()
 }
 
-// closeSocket closes the descriptors of p. They must not be in a poller.
+// closeSocket closes p's socket and the other descriptors opened for it. None of them may be in a
+// poller.
 func (p *peer) closeSocket() {
 	for _, fd := range []*int{&p.fd, &p.bell, &p.pidfd} {
 		closeFD(fd)
@@ -95,7 +96,7 @@ func (p *peer) Remote() string { return p.remote }
 
 var _ carrier.Locator = (*peer)(nil)
 
-// checkUser returns an error if processes of the given user must be rejected.
+// checkUser returns an error if connections to processes of the user with ID uid are not permitted.
 func (o *Options) checkUser(uid int) error {
 	if own := unix.Geteuid(); uid != own && !o.AnyUser {
 		return codes.WithText(codes.ErrPermission, fmt.Sprintf("the peer runs as user %d, this process as user %d (Options.AnyUser)", uid, own))
@@ -343,7 +344,7 @@ func (p *peer) serveMemory(s *packet) error {
 }
 
 // onHello handles the HELLO of a peer that has connected, and passes the peer to the context that
-// the HELLO names. moved reports whether that context is another one than p.c.
+// the HELLO names. moved reports whether p then belongs to another context than before.
 func (p *peer) onHello(s *packet) (moved bool) {
 	from := p.c
 	var g frame.Greeting

@@ -128,8 +128,8 @@ func (p *peer) unwatch() {
 	p.added = [3]bool{}
 }
 
-// cutLocked ends p in any state. Unless bye is empty, it sends bye to the peer. The endpoint's lock
-// must be held.
+// cutLocked marks p as dead, so that Poll closes it. Unless bye is empty, cutLocked sends bye to
+// the peer. It does nothing if p is already dead. The endpoint's lock must be held.
 func (p *peer) cutLocked(bye frame.Bye) {
 	if p.dead.Swap(true) {
 		return
@@ -251,7 +251,7 @@ func (p *peer) drain() {
 }
 
 // read handles messages that the peer has sent, up to the limits maxMessages, maxPieces and
-// maxCopied. If sending was waiting for room, read resumes it. It reports whether there were any
+// maxCopied. If sending was waiting for room, read resumes it. came reports whether there were any
 // messages. Only the goroutine that polls the context may call read.
 func (p *peer) read() (came bool) {
 	e := p.c.e

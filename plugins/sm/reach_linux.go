@@ -41,7 +41,7 @@ const (
 // have fit in the socket buffer. Tests shorten it.
 var wantAgain = time.Second
 
-// A poolChunk is a chunk of a peer's pool.
+// A poolChunk is a chunk of a peer's pool that this process has mapped or requested.
 type poolChunk struct {
 	mem             []byte        // nil if the chunk has been requested but not received
 	asked           time.Duration // time of the request
@@ -90,8 +90,8 @@ func (c *poolChunk) readClaim(key *carrier.Region) (at, n int, ok bool) {
 	return pool.FindClaim(c.mem, key.Place.Claim, &key.Token)
 }
 
-// claimHolds reports whether the claim with the given number and token is still valid. It is not if
-// the owner has revoked access to the memory.
+// claimHolds reports whether the claim with the given number and token is still valid. A claim
+// becomes invalid when the owner revokes access to the memory.
 func (c *poolChunk) claimHolds(claim uint16, token *[16]byte) (ok bool) {
 	var err error
 	defer memfault.Off(memfault.On(), &err)

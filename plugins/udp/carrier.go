@@ -82,7 +82,7 @@ type peer struct {
 	part   *partialFrame // frame of which only some packets have been received; nil if there is none
 }
 
-// A partialFrame is a frame of which some packets have been received.
+// A partialFrame is a frame that spans several packets, of which only some have been received.
 type partialFrame struct {
 	h    frame.Header
 	buf  []byte

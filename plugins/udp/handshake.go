@@ -190,9 +190,9 @@ func (h *handshake) makeInitialKeys(id uint64) (err error) {
 	return err
 }
 
-// run performs the handshake until the connection has its application keys or an error occurs. It
-// sends an error to the peer as an alert. On the listening side, run also waits for a packet that
-// shows that the peer has the keys.
+// run performs the handshake until the connection has its application keys or an error occurs. If
+// an error occurs, run sends the peer an alert. On the listening side, run also waits for a packet
+// that shows that the peer has the keys.
 func (h *handshake) run(ctx context.Context) error {
 	k := h.k
 	started := !h.client
@@ -517,9 +517,9 @@ func (h *handshake) send(at int, text []byte) {
 	}
 }
 
-// end sends the alert for err to the peer. Because the alert may be lost, end on the listening side
-// then answers each packet from the peer with the alert, and blocks for alertTime or until ctx is
-// done.
+// end sends the alert for err to the peer. On the listening side, end then blocks for alertTime or
+// until ctx is done, and answers each packet from the peer with the alert, because the alert may be
+// lost.
 func (h *handshake) end(ctx context.Context, err error) {
 	var remote remoteAlert
 	var alert tls.AlertError

@@ -43,8 +43,8 @@ func (a *Assoc) noteTaken(now time.Duration, i int, p *Packet) {
 	}
 }
 
-// hasPacket reports whether the packet whose number is ahead beyond the next expected one has
-// already been received.
+// hasPacket reports whether packet rcv+ahead has already been received, where rcv is the next
+// expected number.
 func (r *receiver) hasPacket(ahead uint32) bool {
 	return r.bits != nil && ahead < maxAhead && r.bits.has(ahead)
 }
@@ -58,9 +58,9 @@ func (a *Assoc) noteGap(r *receiver, p *Packet) {
 	r.now, r.gap = true, true
 }
 
-// advance records that the packet whose number is ahead beyond the next expected one was received.
-// It returns the number of consecutive packets that have arrived, starting with the next expected
-// one. It allocates a bitmap only if there is a gap.
+// advance records that packet rcv+ahead was received, where rcv is the next expected number. It
+// returns the number of consecutive packets that have arrived, starting with rcv. It allocates a
+// bitmap only if there is a gap.
 func (a *Assoc) advance(r *receiver, ahead uint32) (n uint32) {
 	if ahead == 0 && r.bits == nil {
 		return 1
@@ -131,10 +131,10 @@ func (r *receiver) noteAckSent(byData bool) {
 }
 
 // creditBeyond returns the number of packets that the peer may send on lane i beyond those
-// received. It is the peer's share of the socket's receive buffer, in which a packet occupies more
-// memory than its length. Modern uses creditBeyond for lane 1 only, and divides the buffer by the
-// number of peers that have sent recently. Seed divides it by the number of peers with packets in
-// flight.
+// received. The result is the peer's share of the socket's receive buffer, in which a packet
+// occupies more memory than its length. Modern uses creditBeyond for lane 1 only, and divides the
+// buffer by the number of peers that have sent recently. Seed divides it by the number of peers
+// with packets in flight.
 func (a *Assoc) creditBeyond(i int) uint32 {
 	size := 4 << 10 // most packets of lane 0 are small
 	if i == 1 {

@@ -150,7 +150,8 @@ func (a *Assoc) promiseLimit() uint32 {
 	return l.promised
 }
 
-// noteUsed records that the next number of lane 0 has arrived.
+// noteUsed advances the next expected packet number of lane 0, which has arrived, and subtracts it
+// from the unused numbers promised to the peer.
 func (a *Assoc) noteUsed() {
 	l := &a.lane[0]
 	if r := a.m.sharing[0].of(l); r != nil && l.unusedNumbers() > 0 {
