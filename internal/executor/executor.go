@@ -32,7 +32,7 @@ type Executor[T comparable] struct {
 	first   int  // index of the oldest job in queue
 	ended   bool // End was called; no more jobs are accepted
 
-	stays   int // number of GiveLasting jobs running on an Inline's goroutine; not counted in running, which MaxRunning limits
+	stays   int // number of GiveLasting jobs running on an Inline's goroutine; they are not included in running
 	sweepAt int // queue length at which obsolete jobs are removed
 
 	timer     *time.Timer
@@ -52,9 +52,9 @@ const (
 	// checkInterval is the minimum time that a job waits before more goroutines may run. The
 	// maximum is twice that.
 	checkInterval = 500 * time.Microsecond
-	// patientChecks is the number of checks after which more goroutines are added even though the
-	// last ones added did not increase throughput. Until then, processors rather than goroutines
-	// are assumed to be the bottleneck.
+	// patientChecks is the number of checks for which no goroutines are added if the last ones
+	// added did not increase throughput, because processors rather than goroutines are then assumed
+	// to be the bottleneck.
 	patientChecks = 10
 	// minSweep is the minimum queue length at which obsolete jobs are removed.
 	minSweep = 1024
@@ -74,7 +74,8 @@ func (e *Executor[T]) Give(job T) {
 	e.giveLocked(job, 0)
 }
 
-// giveLocked implements Give. It leaves up to left jobs in the queue for an Inline to run.
+// giveLocked implements Give. It leaves up to left jobs in the queue for an Inline to run. e.mu
+// must be held.
 func (e *Executor[T]) giveLocked(job T, left int) {
 	if e.ended {
 		return
@@ -137,8 +138,8 @@ func (e *Executor[T]) End() {
 	}
 }
 
-// dropOver removes the jobs that no longer need to run from the queue. Nothing else limits their
-// number: a canceled request no longer occupies a slot at its target, so the next request may
+// dropOver removes the queued jobs that no longer need to run. This is the only limit on the number
+// of such jobs: a canceled request no longer occupies a slot at its target, so the next request may
 // arrive. e.mu must be held.
 func (e *Executor[T]) dropOver() {
 	if e.opts.IsOver != nil {
@@ -271,8 +272,8 @@ func (e *Executor[T]) work(job T) {
 	over = true
 }
 
-// next returns the next queued job. If there is none, ok is false, and in later receives a job or
-// is closed.
+// next returns the next queued job. If there is none, ok is false, the calling goroutine is idle,
+// and its channel in later receives a job or is closed.
 func (e *Executor[T]) next(in chan T) (job T, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

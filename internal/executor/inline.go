@@ -10,7 +10,8 @@ import (
 
 // A Poller receives jobs on the goroutine that calls Inline.RunPass.
 type Poller interface {
-	// OneJobWaits reports whether the pass has exactly one job and nothing else to run.
+	// OneJobWaits reports whether the current pass has received exactly one job and has nothing
+	// else to run.
 	OneJobWaits() bool
 	// Flush sends output that is held back until the end of the pass.
 	Flush()
@@ -133,8 +134,8 @@ func (i *Inline[T]) RunPass(p loop.Pass) {
 	i.work(p, job, n, trial, maxTime)
 }
 
-// work runs job and the n-1 others in the queue until one takes too long. The time of a job that
-// arrived alone includes the time spent receiving it.
+// work runs job and the n-1 others that arrived with it until one of them takes too long. The run
+// time of a job that arrived alone includes the time spent receiving it.
 func (i *Inline[T]) work(p loop.Pass, job T, n int, trial *trial, maxTime time.Duration) {
 	e, begun, over := i.e, p.Polled(), false
 	if begun < 0 || trial != &i.alone {
@@ -167,14 +168,16 @@ func (i *Inline[T]) work(p loop.Pass, job T, n int, trial *trial, maxTime time.D
 	}
 }
 
-// A stay is a GiveLasting job that runs on the polling goroutine. The stay ends when the job blocks
-// or takes too long. The job then keeps the goroutine.
+// A stay is the run of a GiveLasting job on the polling goroutine. The stay ends when the job
+// blocks or takes too long. Another goroutine then takes over polling, and the job keeps its
+// goroutine.
 type stay[T comparable] struct {
 	job  T
 	pass loop.Pass
 }
 
-// begin runs a GiveLasting job. e.mu must be held; begin releases it.
+// begin runs a GiveLasting job on the polling goroutine. e.mu must be held when it is called, and
+// is not held when it returns.
 func (i *Inline[T]) begin(job T, p loop.Pass) {
 	e, begun := i.e, i.poller.Now()
 	s := &stay[T]{job, p}
@@ -193,7 +196,7 @@ func (i *Inline[T]) begin(job T, p loop.Pass) {
 	e.opts.Run(job)
 }
 
-// leave ends the stay. e.mu must be held.
+// leave ends the stay on i's goroutine. e.mu must be held.
 func (i *Inline[T]) leave() {
 	i.stay.Store(nil)
 	i.e.stays--
@@ -218,8 +221,8 @@ func (i *Inline[T]) Blocks(job T) {
 	}
 }
 
-// relieve ends the current stay, if any, when another goroutine has started polling. It returns the
-// pass on which to call Keep, or nil. e.mu must be held.
+// relieve ends the current stay, if any, because another goroutine has started polling. It returns
+// the pass on which the caller must call Keep, or nil if there was no stay. e.mu must be held.
 func (i *Inline[T]) relieve() loop.Pass {
 	s := i.stay.Load()
 	if s == nil {
@@ -240,19 +243,20 @@ type trial struct {
 }
 
 const (
-	// slowStep quick jobs offset one slow job. When slow reaches maxSlow, no job runs inline for a
-	// while. That takes more than one slow job in five, or three in a row.
+	// slowStep is the number of quick jobs that offset one slow job. When slow reaches maxSlow, no
+	// job runs inline for a while. That happens if more than one job in five, or three in a row,
+	// are slow.
 	slowStep, maxSlow = 4, 12
-	// A pause is twice as long as the previous one if jobs were quick for no longer than the
-	// previous pause in between.
+	// The first pause lasts firstPause. Each later one is twice as long as the previous one, up to
+	// maxPause, if jobs were quick for no longer than the previous pause in between.
 	firstPause, maxPause = 2 * time.Millisecond, time.Second
 )
 
 // allows reports whether jobs may run inline. It reads the clock only if a pause was set.
 func (t *trial) allows(clock Poller) bool { return t.again == 0 || clock.Now() >= t.again }
 
-// judge records the run time of a job. It ignores jobs that began during a pause, after the jobs of
-// the same pass that caused the pause.
+// judge records the run time of a job, which began at begun and ended at now. It ignores a job that
+// began during a pause, which happens if an earlier job of the same pass caused the pause.
 func (t *trial) judge(maxTime, begun, now time.Duration) {
 	if begun < t.again {
 		return

@@ -55,7 +55,7 @@ func (b Bye) wireText() (code byte, text string) {
 	return byte(b.Code), CutText(b.Text, maxText)
 }
 
-// CutText truncates text to at most most bytes without splitting a UTF-8 sequence.
+// CutText returns text truncated to at most most bytes, without splitting a UTF-8 sequence.
 func CutText(text string, most int) string {
 	if len(text) <= most {
 		return text

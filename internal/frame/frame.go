@@ -17,7 +17,7 @@ const TailSize = 32
 // MaxPayload is the maximum payload of any frame, in bytes.
 const MaxPayload = 1 << 20
 
-// MaxWhole is the maximum payload of any frame other than a piece of bulk data, in bytes.
+// MaxWhole is the maximum payload, in bytes, of any frame that does not carry bulk data.
 const MaxWhole = slab.Least
 
 // ExpeditedEnvelopes is the number of envelopes for expedited messages, in addition to those that a
@@ -39,7 +39,7 @@ const (
 	Get        Kind = 5 // opens a get; tail = region, offset, length
 	Data       Kind = 6 // a piece of a put, or with FlagAnswer of a get; tag = offset within the operation
 	Done       Kind = 7 // the memory's owner has completed or refused a put or get; tag = code
-	Cancel     Kind = 8 // the put or get with this operation is canceled
+	Cancel     Kind = 8 // the memory's owner has completed or refused the put or get; tag = code
 	Ping       Kind = 9 // requests a Pong
 	Pong       Kind = 10
 	Credit     Kind = 11 // carries the header's credit; tag = total bytes of room granted to the peer
@@ -55,7 +55,7 @@ const (
 	Stay       Kind = 21 // answers LEAVE: the session continues; the alternative answer is GOAWAY
 	Stream     Kind = 22 // bytes of a stream, delivered whole; op = stream, tag = offset; with FlagEnd the last ones
 	Window     Kind = 23 // op = stream, tag = offset up to which its sender may send, payload = total bytes of its reserve granted
-	Reset      Kind = 24 // ends the stream early; op = stream, tag = code, payload = text; with FlagEnd: the error at its end, which follows
+	Reset      Kind = 24 // ends the stream early; op = stream, tag = code, payload = text; with FlagEnd, the stream ends with this error instead
 	Probe      Kind = 25 // requests the readiness of the receiver's program; op = number of the probe in the session, starting at 1
 	Probed     Kind = 26 // answers the newest PROBE; op = its number, tag = a Readiness
 	Held       Kind = 27 // the reason that the receiver's messages are queued; op = a heldby.Reason, tag = active<<32 | limit
@@ -349,7 +349,7 @@ func crcFront(b []byte) uint32 {
 	return crc32.Update(crc, crcTable, b[32:])
 }
 
-// A body's ID consists of its length and a number that increases within the session.
+// A body's ID consists of the body's length and a number that increases within the session.
 const (
 	bodyShift = 40
 	bodyMask  = 1<<bodyShift - 1

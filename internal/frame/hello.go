@@ -12,8 +12,8 @@ import (
 )
 
 // The labels of a HELLO. A HELLO is a list of labeled values in ascending order of their labels.
-// Each has a 2-byte label, a 2-byte length and a value. A receiver skips unknown labels, unless the
-// mustUnderstand bit is set, and extra bytes at the end of a value.
+// Each entry consists of a 2-byte label, a 2-byte length, and a value. A receiver skips unknown
+// labels unless their mustUnderstand bit is set, and ignores extra bytes at the end of a value.
 const (
 	labelVersions    = 0x0100 // 2 and 2 bytes: oldest and newest supported version of the frame format
 	labelIncarnation = 0x0200 // 16 random bytes that identify this instance of the class
@@ -59,7 +59,7 @@ const FeatureWithdraw = 2
 // messages whose senders are waiting; see na.HonestReserve.
 const FeatureReserve = 4
 
-// FeatureRetires is the bit set by a sender that has not ended the session whose secret the HELLO
+// FeatureRetires is the bit set by a sender that still has the session whose secret the HELLO
 // presents, but no longer starts operations in it.
 const FeatureRetires = 8
 

@@ -20,8 +20,8 @@ func HeldHeader(reason heldby.Reason, active, limit uint32) Header {
 	return Header{Kind: Held, Op: uint64(reason), Tag: uint64(active)<<activeShift | uint64(limit)}
 }
 
-// Held decodes a HELD frame. It maps unknown reasons to heldby.Program. ok is false if the frame
-// contradicts itself: it says that requests are not waiting, but has counts.
+// Held decodes a HELD frame. It maps unknown reasons to heldby.Program. ok is false if the frame is
+// inconsistent, that is, if its reason is heldby.None but a count is not zero.
 func (h *Header) Held() (reason heldby.Reason, active, limit uint32, ok bool) {
 	if h.Op == uint64(heldby.None) && h.Tag != 0 {
 		return heldby.None, 0, 0, false

@@ -22,7 +22,8 @@ const (
 // In parses the frames of a stream. It is not safe for concurrent use. Some methods, as documented,
 // require the caller to hold the context's lock.
 //
-//	for { in.Scatter ─► read ─► in.Got ─► lock ─► in.Parse ─► unlock }
+// For each read, the caller calls Scatter, reads into the buffers that it returns, calls Got, and
+// then calls Parse with the lock held.
 type In struct {
 	Session carrier.Session // nil until Greet has admitted a peer that connected
 	Lane    carrier.Lane
@@ -103,7 +104,8 @@ func (in *In) Wait() []byte {
 	return in.buf[in.w:]
 }
 
-// shrink moves the buffered bytes to a buffer that has room for room more bytes.
+// shrink moves the buffered bytes to a buffer that is not from the pool and has space for room more
+// bytes, and returns the pooled buffer.
 func (in *In) shrink(room int) {
 	big := in.big
 	in.big = nil
@@ -128,7 +130,7 @@ func (in *In) shrink(room int) {
 	}
 }
 
-// moveTo moves the buffered bytes to the beginning of to and makes to the buffer.
+// moveTo moves the buffered bytes to the beginning of to, which becomes the current buffer.
 func (in *In) moveTo(to []byte) {
 	in.w = copy(to, in.buf[in.r:in.w])
 	in.buf, in.r = to, 0

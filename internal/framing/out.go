@@ -17,7 +17,8 @@ var zeroes [64 << 10]byte
 // Out writes a session's frames to a stream, starting with the HELLO. It is not safe for concurrent
 // use. Some methods, as documented, require the caller to hold the context's lock.
 //
-//	for { lock ─► out.Fill ─► unlock ─► out.Gather ─► write ─► out.Wrote }
+// For each write, the caller calls Fill with the lock held, and then, without the lock, calls
+// Gather, writes the buffers that it returns, and calls Wrote.
 type Out struct {
 	Session carrier.Session
 	Lane    carrier.Lane
@@ -65,9 +66,9 @@ func (out *Out) Fill() bool {
 	return out.hasOutput
 }
 
-// Stages reports whether frames may be added now, which is the case if everything before them was
-// written. They are written together with the frames pulled by the next Fill. The caller must hold
-// the context's lock.
+// Stages reports whether frames may be added now. They may be added only if everything pulled
+// earlier has been written, and are written together with the frames pulled by the next Fill. The
+// caller must hold the context's lock.
 func (out *Out) Stages() bool {
 	if out.hasOutput || !out.greeted {
 		return false

@@ -34,7 +34,8 @@ func (r *Race) Next(now time.Duration) (i int, ok bool) {
 	return r.started - 1, true
 }
 
-// Fail records that an attempt has failed. Next then returns the next address immediately.
+// Fail records that an attempt has failed. The next call of Next then returns the next address
+// without waiting for Delay.
 func (r *Race) Fail(now time.Duration) {
 	r.failed++
 	r.nextAt = min(r.nextAt, now)

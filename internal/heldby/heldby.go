@@ -9,13 +9,13 @@ type Reason uint8
 // renumbered.
 const (
 	None       Reason = 0 // they are not waiting
-	NotDriven  Reason = 1 // nothing runs the context's callbacks
-	PerPeer    Reason = 2 // hg.Config.MaxActivePerPeer
-	Total      Reason = 3 // hg.Config.MaxActive
+	NotDriven  Reason = 1 // the limit hg.Config.MaxActivePerPeer is reached
+	PerPeer    Reason = 2 // the limit hg.Config.MaxActive is reached
+	Total      Reason = 3 // the limit hg.RPC.MaxActive or qs.MaxConcurrent is reached
 	Method     Reason = 4 // hg.RPC.MaxActive, qs.MaxConcurrent
 	Workers    Reason = 5 // all workers of hg.Config.Dispatch or qs.Config.MaxConcurrent are busy
 	Authorizer Reason = 6 // hg.Config.Authorize has not decided
-	Program    Reason = 7 // another part of the receiving program
+	Program    Reason = 7 // another part of the receiving program delays them
 )
 
 // A State describes what requests are waiting for. The zero value means that they are not waiting.
@@ -25,8 +25,8 @@ type State struct {
 	Limit  int // 0 if there is no limit or it is unknown
 }
 
-// A Holder reports why a message received by the layer above na has not been accepted. HeldBy is
-// called from any goroutine, with a lock of na held, until the message is accepted or freed. It
+// A Holder reports why a message received by the layer above na has not been accepted. Any
+// goroutine may call HeldBy, with a lock of na held, until the message is accepted or freed. HeldBy
 // must not block, take a lock, or call na.
 type Holder interface{ HeldBy() State }
 

@@ -25,8 +25,8 @@ var (
 	// handle.
 	Forbid func(h any) bool
 
-	// HasForwarded reports whether a call on h has started since Create or Reset. It has not if,
-	// for example, the encoder panicked or another callback ran first.
+	// HasForwarded reports whether a call on h has started since Create or Reset. No call has
+	// started if, for example, the encoder panicked.
 	HasForwarded func(h any) bool
 
 	// IsOutstanding reports whether h has a call in flight that was not canceled by this side and
@@ -56,7 +56,8 @@ var (
 	// EndCall returns the result of a call for which Call did not wait because of OnEnd.
 	EndCall func(h any, ctx context.Context) error
 
-	// Outlived ends such a call because its context is done.
+	// Outlived ends a call for which Call did not wait because of OnEnd, when the call's context is
+	// done.
 	Outlived func(h any)
 
 	// TakeStreams removes the streams of the last call, a []*hg.Stream, from an idle handle and

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// For context deadlines, epoch corresponds to virtual time zero. A deadline before horizon is a
-// virtual time, because no real clock shows such a time.
+// epoch is the time that represents virtual time zero in the deadline of a context. A deadline
+// before horizon is a virtual time, because no real clock shows a time that early.
 var (
 	epoch   = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 	horizon = epoch.AddDate(20, 0, 0)
@@ -106,8 +106,8 @@ func (w *World) WithTimeout(parent context.Context, d time.Duration) (ctx contex
 	return t, func() { t.endWith(context.Canceled) }
 }
 
-// A virtualContext is a context that ends at a virtual time. The world checks whether its parent
-// has ended, because package context would report that on another goroutine.
+// A virtualContext is a context.Context whose deadline is a virtual time. The world polls its
+// parent for cancellation, because package context would report that on another goroutine.
 type virtualContext struct {
 	w      *World
 	parent context.Context
@@ -142,7 +142,8 @@ func (t *virtualContext) Err() error {
 	return t.err
 }
 
-// AfterFunc is called by package context, so that derived contexts end with t.
+// AfterFunc arranges for f to be called when t ends. Package context calls AfterFunc to propagate
+// the end of t to contexts derived from it.
 func (t *virtualContext) AfterFunc(f func()) (stop func() bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,8 +169,8 @@ func (t *virtualContext) checkParent() {
 	}
 }
 
-// endWith ends t unless it has already ended. The world removes t later, because the calling
-// goroutine may hold the turn.
+// endWith ends t with err, unless t has already ended. It does not remove t from the world's
+// contexts, because the calling goroutine need not hold the turn. dropEndedContexts does so later.
 func (t *virtualContext) endWith(err error) {
 	t.mu.Lock()
 	if t.err != nil {
@@ -186,7 +187,7 @@ func (t *virtualContext) endWith(err error) {
 	}
 }
 
-// fire handles expiry of the deadline.
+// fire ends t because its deadline has expired.
 func (t *virtualContext) fire(*event) {
 	t.endWith(context.DeadlineExceeded)
 	t.w.needsCheck = true
@@ -204,8 +205,9 @@ func (w *World) dropEndedContexts() {
 	})
 }
 
-// checkContexts checks the contexts whose parents may have ended, and then all waiting coroutines,
-// because one of their contexts may have ended. The caller must hold the turn.
+// checkContexts removes the contexts that have ended, and makes every waiting coroutine whose
+// condition is now true runnable, because a condition may depend on a context. The caller must hold
+// the turn.
 func (w *World) checkContexts() {
 	w.needsCheck = false
 	w.dropEndedContexts()

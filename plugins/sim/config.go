@@ -14,8 +14,8 @@ type Level uint8
 const (
 	// LevelA carries whole frames. The bytes of one flush arrive in one piece.
 	LevelA Level = iota
-	// LevelB carries a byte stream. It may be split anywhere, even into single bytes, and its
-	// window and bandwidth make frames go out in parts.
+	// LevelB carries a byte stream. The stream may be split anywhere, even into single bytes, and a
+	// frame may be sent in parts because of the connection's window and bandwidth.
 	LevelB
 )
 

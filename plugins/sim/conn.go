@@ -5,11 +5,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/codes"
 )
 
-// A connPhase is the phase of a conn.
-//
-//	         a class is listening          the answer arrives
-//	dialing ───────────────────► accepted ───────────────────► connected ──► ended, when both ends are closed
-//	    └────► refused ──► ended
+// A connPhase is the phase of a conn. A conn is dialing until the dial arrives at its target, and
+// then either accepted or refused. An accepted conn is connected once the answer has arrived at the
+// dialing side. A refused conn, or one whose endpoints have both closed, is ended.
 type connPhase uint8
 
 const (
@@ -26,7 +24,7 @@ type conn struct {
 	w         *World
 	id        uint64
 	phase     connPhase
-	dialEvent event // drives the phases of dialing
+	dialEvent event // schedules the next phase of the dial
 	name      string
 	target    int
 	err       error // reason why the dial was refused
@@ -35,7 +33,8 @@ type conn struct {
 	pipes     [2]pipe // pipes[i] carries the data sent by ends[i]
 }
 
-// newConn creates the connection for a dial and returns the dialing endpoint.
+// newConn returns the dialing endpoint of a new connection from p to the context with ID target of
+// the class that listens on name. The dial has not started.
 func newConn(p *port, name string, target int) *endpoint {
 	c := &conn{w: p.w, name: name, target: target}
 	for i := range c.ends {
@@ -52,7 +51,8 @@ func newConn(p *port, name string, target int) *endpoint {
 	return en
 }
 
-// startDial starts the dial.
+// startDial adds c to the world and schedules the arrival of the dial at its target. It does
+// nothing if the dialing port has been released.
 func (c *conn) startDial() {
 	w := c.w
 	en := &c.ends[0]
@@ -79,7 +79,7 @@ func (c *conn) startDial() {
 	w.events.schedule(&c.dialEvent, w.timeAfter(took))
 }
 
-// fire advances the dial.
+// fire moves the dial to its next phase.
 func (c *conn) fire(ev *event) {
 	w, from := c.w, c.ends[0].port.instance.node
 	switch c.phase {
@@ -105,7 +105,8 @@ func (c *conn) fire(ev *event) {
 	}
 }
 
-// arriveAtTarget handles the arrival of the dial at its target.
+// arriveAtTarget handles the arrival at its target of a dial by node from. It accepts or refuses
+// the dial, and schedules the arrival of the answer.
 func (c *conn) arriveAtTarget(ev *event, from *Node) {
 	w := c.w
 	in := w.listeners[c.name]
@@ -133,7 +134,7 @@ func (c *conn) arriveAtTarget(ev *event, from *Node) {
 	w.events.schedule(&c.dialEvent, w.timeAfter(w.drawDelay()))
 }
 
-// remove removes the connection from the world.
+// remove removes c from the world and discards its segments in flight.
 func (c *conn) remove() {
 	if c.phase == connEnded {
 		return

@@ -20,8 +20,8 @@ const (
 	coDone
 )
 
-// A coroutine is a part of the program that runs exclusively between two waits. Only one runs at a
-// time.
+// A coroutine is a part of the program that the world schedules. Only one coroutine runs at a time,
+// and it runs until it waits.
 type coroutine struct {
 	w        *World
 	node     *Node
@@ -80,7 +80,8 @@ func (n *Node) Go(f func()) {
 	w.enqueue(c)
 }
 
-// yieldUntil implements Progress and Sleep in a coroutine by yielding to the world.
+// yieldUntil implements Progress and Sleep for a coroutine. It yields to the world until ready
+// reports true, p is released, or the timeout expires.
 func (c *coroutine) yieldUntil(p *port, timeout time.Duration, ready func() bool) bool {
 	c.checkGoroutine()
 	c.port, c.ready, c.deadline = p, ready, c.w.deadlineAfter(timeout)
@@ -90,8 +91,8 @@ func (c *coroutine) yieldUntil(p *port, timeout time.Duration, ready func() bool
 	return c.result
 }
 
-// waitForEvent makes c wait until it is ready when its port is woken, or until its wait times out.
-// c may already be ready.
+// waitForEvent makes c wait until its condition is true or its wait times out. If the condition is
+// already true, c becomes runnable at once.
 func (c *coroutine) waitForEvent() {
 	c.state = coWaiting
 	if c.deadline != noDeadline {
@@ -112,7 +113,8 @@ func (c *coroutine) waitForEvent() {
 	p.waiting = append(p.waiting, c)
 }
 
-// wakeReady ends the waits of the coroutines at p that are ready.
+// wakeReady makes the coroutines that wait at p and whose conditions are true runnable, and ends
+// waits that can never be satisfied.
 func (w *World) wakeReady(p *port) {
 	kept := p.waiting[:0]
 	for _, c := range p.waiting {
@@ -191,8 +193,9 @@ func (w *World) killCoroutine(c *coroutine) {
 	w.killed = append(w.killed, c)
 }
 
-// unwindCoroutine ends a killed coroutine and runs its deferred calls. The coroutine's Goexit also
-// ends the goroutine that unwinds it, so unwindCoroutine starts a separate goroutine for that.
+// unwindCoroutine ends a killed coroutine and runs its deferred calls. It resumes the coroutine on
+// a separate goroutine, because the Goexit that ends the coroutine also ends the goroutine that
+// resumed it.
 func (w *World) unwindCoroutine(c *coroutine) {
 	if c.state == coDone {
 		return

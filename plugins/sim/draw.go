@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// drawFault draws a random fault for the first segment of a pipe, and reports whether the fault
-// prevents the segment from being delivered now.
+// drawFault draws a random fault for p's first segment, and reports whether the fault prevents the
+// delivery of the segment now.
 func (w *World) drawFault(p *pipe, from, to *endpoint) bool {
 	u := w.faultRNG.pcg.Uint64() >> 32
 	if u >= w.rates.partition {
@@ -43,7 +43,7 @@ func (w *World) drawFault(p *pipe, from, to *endpoint) bool {
 	return true
 }
 
-// corruptSegment corrupts a byte of the first segment of a pipe, if there is a byte that may be
+// corruptSegment corrupts a byte of p's first segment, if the segment has a byte that may be
 // corrupted.
 func (w *World) corruptSegment(p *pipe, who string) {
 	s := &p.segments[0]

@@ -11,9 +11,9 @@ type waiter struct{ deadline time.Duration }
 // driveUntil runs the world until ready reports true, p is released, or the timeout expires. p is
 // nil for a Sleep.
 //
-//	check ─► not ready ─► take the turn ─► queued functions, next event ─► release the turn ─► check
-//	              │ the turn is taken, or there is no event
-//	              └─► sleep until a Wake, a queued function, or the clock has moved
+// While ready reports false, the goroutine takes the turn, runs the queued functions and the next
+// event, and releases the turn. If another goroutine holds the turn or there is no event, it sleeps
+// until Wake is called, a function is queued, or the clock has advanced.
 func (w *World) driveUntil(p *port, timeout time.Duration, ready func() bool) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,7 +89,7 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	wait := time.Duration(0) // real time
 	moved := true
 	switch {
-	// A nonblocking Progress does not wait.
+	// Wait in real time, unless next is the deadline of a nonblocking Progress.
 	case w.cfg.Paced && next != noDeadline && next > now+w.cfg.PollCost && !w.events.hasInFlight():
 		wait = next - now
 	case w.runNext(limit):
@@ -110,7 +110,7 @@ func (w *World) advanceLocked(me *waiter, p *port, seen uint64) {
 	case again, now >= me.deadline:
 	case wait > 0:
 		w.sleepUnlessWokenLocked(p, seen, wait)
-	// Otherwise the waiter with that deadline has left, and this one must advance the clock.
+	// Sleep, unless the waiter with that deadline has left and this one must advance the clock.
 	case !moved && w.firstDeadlineLocked() == limit:
 		w.sleepUnlessWokenLocked(p, seen, 0)
 	}

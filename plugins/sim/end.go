@@ -43,7 +43,7 @@ func (en *endpoint) peer() *endpoint { return &en.conn.ends[1-en.side] }
 func (en *endpoint) outPipe() *pipe  { return &en.conn.pipes[en.side] }
 func (en *endpoint) inPipe() *pipe   { return &en.conn.pipes[1-en.side] }
 
-// sendQueued sends the session's frames as far as the window allows.
+// sendQueued sends the session's queued frames until the window is full.
 func (en *endpoint) sendQueued() {
 	if !en.canSend || en.closed || en.out.Session == nil {
 		return
@@ -71,8 +71,8 @@ func (en *endpoint) sendQueued() {
 	}
 }
 
-// sendSegment sends bytes from out as a segment. It copies them, so the program's memory is not
-// read after it returns.
+// sendSegment sends up to room bytes from out as one segment. It copies the bytes, so the program's
+// memory is not read after sendSegment returns.
 func (en *endpoint) sendSegment(room int) {
 	w := en.conn.w
 	covered := en.out.Front()
@@ -97,7 +97,8 @@ func (en *endpoint) sendSegment(room int) {
 	en.outPipe().push(segment{kind: segmentData, data: b, covered: min(covered, n)})
 }
 
-// drawCut returns a random number of bytes, at most n, to send together.
+// drawCut returns how many of the next n bytes to send in one segment. The result is at least 1, if
+// n is, and at most n.
 func (w *World) drawCut(n int) int {
 	if n <= 1 {
 		return n
@@ -203,7 +204,7 @@ func (en *endpoint) crash(silent bool) {
 	c := en.conn
 	en.closed, en.canSend = true, false
 	en.port.endpoints = removeElement(en.port.endpoints, en)
-	en.deliverWaiting() // a segment waiting for this endpoint is now dropped or answered
+	en.deliverWaiting() // a segment that was waiting for this endpoint is dropped or answered when it arrives
 	switch {
 	case c.phase == connDialing, c.phase == connRefused, en.peer().closed:
 		c.remove()

@@ -34,7 +34,7 @@ func (w *World) AfterEvents(n int, f func()) {
 	w.countedHooks = append(w.countedHooks, h)
 }
 
-// takeDueHooks removes and returns the hooks that are due.
+// takeDueHooks removes and returns the functions of the hooks that are due.
 func (w *World) takeDueHooks() (due []func()) {
 	w.countedHooks = slices.DeleteFunc(w.countedHooks, func(h *hook) bool {
 		if h.at > w.stats.Events {

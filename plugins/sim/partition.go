@@ -14,14 +14,15 @@ func (w *World) Partition(a, b string, both bool) {
 	}
 }
 
-// addPartition begins a partition. If by is not nil, it will end the partition.
+// addPartition stops delivery in the direction from the first node to the second. A non-nil by is
+// the timed partition whose event resumes delivery. Otherwise it stays stopped until Heal is called.
 func (w *World) addPartition(from, to *Node, by *timedPartition) {
 	w.partitions[[2]*Node{from, to}] = by
 	w.stats.Partitions++
 	w.addTrace("partition", from.name+"|"+to.name, from.id, to.id)
 }
 
-// addTimedPartition begins a partition that ends by itself after d.
+// addTimedPartition is like addPartition, but delivery resumes after d.
 func (w *World) addTimedPartition(from, to *Node, d time.Duration) {
 	heal := &timedPartition{w: w, from: from, to: to}
 	w.addPartition(from, to, heal)
@@ -53,7 +54,8 @@ func (w *World) Heal() {
 	}
 }
 
-// isPartitioned reports whether there is a partition from one node to the other.
+// isPartitioned reports whether a partition stops delivery in the direction from the first node to
+// the second.
 func (w *World) isPartitioned(from, to *Node) bool {
 	if len(w.partitions) == 0 {
 		return false

@@ -110,7 +110,7 @@ func (p *pipe) fire(ev *event) {
 	}
 }
 
-// deliver delivers the first segment to the endpoint to, unless a fault is drawn.
+// deliver delivers the first segment to endpoint to, unless drawFault prevents it.
 func (p *pipe) deliver(from, to *endpoint) {
 	w := p.conn.w
 	if p.segments[0].kind == segmentData && !to.closed && w.rates.partition > 0 && w.drawFault(p, from, to) {

@@ -103,8 +103,8 @@ func (p *port) Drive(timeout time.Duration, ready func() bool) bool {
 	return p.w.driveUntil(p, timeout, ready)
 }
 
-// isWaitInVain reports whether a wait with deadline limit can never be satisfied: the context is
-// closed, or its node has crashed and the wait has no deadline.
+// isWaitInVain reports whether a wait with the given deadline can never be satisfied. That is the
+// case if the context is closed, or if its node has crashed and the wait has no deadline.
 func (p *port) isWaitInVain(limit time.Duration) bool {
 	if p.hasCrashed.Load() {
 		return limit == noDeadline
@@ -179,7 +179,7 @@ func (p *port) address() string {
 	return p.instance.name
 }
 
-// fire handles the core's timer and the expiry of a cork.
+// fire handles the expiry of the core's timer or of a cork.
 func (p *port) fire(*event) {
 	if p.isReleased.Load() {
 		return
@@ -217,7 +217,8 @@ func (p *port) updateTimer() {
 	}
 }
 
-// handleWake handles a call of Wake: the core may have a new timer, and a coroutine may be ready.
+// handleWake handles a call of Wake. It updates the core's timer, because Wake may have changed it,
+// and makes coroutines whose conditions are true runnable.
 func (p *port) handleWake() {
 	p.lookQueued.Store(false)
 	p.updateTimer()

@@ -7,10 +7,11 @@ import (
 )
 
 // A post is the start of an operation that needs a resource of the underlying network: a lookup, a
-// message, the receive of a response, a call, a response, a withdraw, a put, a get, or a lease.
-// Registering memory and dialing are also posts. Posts can fail, as they do when a queue is full or
-// memory is short. Receives of requests and timers need no resources and do not fail. An operation
-// whose post fails completes immediately with the error; it did not run.
+// message, the receive of a response, a call, a response, the withdrawal of a request, a put, a
+// get, or a lease. Registering memory and dialing are also posts. Posts can fail, as they do on a
+// real network when a queue is full or memory is short. Receives of requests and timers need no
+// resources and do not fail. An operation whose post fails completes immediately with the error and
+// has no effect.
 
 // A postCounter counts the posts of a node and selects the one that fails.
 type postCounter struct {

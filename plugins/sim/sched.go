@@ -185,8 +185,8 @@ func (w *World) isBlocked(c *coroutine) bool {
 	return true
 }
 
-// resumeCoroutine runs c until it waits again, and returns false if c has returned. The turn is
-// released meanwhile.
+// resumeCoroutine runs c until it waits again or returns, and reports whether it waits. It releases
+// the turn while c runs.
 func (w *World) resumeCoroutine(c *coroutine) bool {
 	c.state, c.hasBegun = coRunning, true
 	c.result = c.ready != nil && c.ready()
@@ -205,7 +205,8 @@ func (w *World) resumeCoroutine(c *coroutine) bool {
 	return more
 }
 
-// handleYield makes a coroutine that has yielded wait, or removes it if it has returned.
+// handleYield handles the return of a resumed coroutine. It makes c wait if more is true, and
+// removes c otherwise.
 func (w *World) handleYield(c *coroutine, more bool) {
 	if !more {
 		w.removeCoroutine(c)

@@ -36,8 +36,8 @@ var crcTable = crc32.MakeTable(crc32.Castagnoli)
 // checksum returns the checksum and length of b, which the trace contains in place of b.
 func checksum(b []byte) uint64 { return uint64(crc32.Checksum(b, crcTable)) | uint64(len(b))<<32 }
 
-// addTrace adds an entry to the hash, to the recent entries, and to Config.Trace. who is only for
-// readers and is not hashed, because it follows from the other values.
+// addTrace adds an entry to the hash, to the recent entries, and to Config.Trace. who is for human
+// readers only and is not hashed, because it follows from the other values.
 func (w *World) addTrace(kind, who string, a, b uint64) {
 	now := time.Duration(w.now.Load())
 	w.traceMu.Lock()
@@ -66,7 +66,7 @@ func (w *World) Hash() uint64 {
 	return w.hash
 }
 
-// Dump writes the most recent entries of the trace.
+// Dump writes the most recent entries of the trace, one per line.
 func (w *World) Dump(to io.Writer) error {
 	w.traceMu.Lock()
 	defer w.traceMu.Unlock()

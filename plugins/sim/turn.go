@@ -2,7 +2,7 @@ package sim
 
 import "slices"
 
-// takeTurn blocks until it has taken the turn.
+// takeTurn blocks until the turn is free and takes it.
 func (w *World) takeTurn() {
 	w.mu.Lock()
 	w.takeTurnLocked()
@@ -19,7 +19,7 @@ func (w *World) takeTurnLocked() {
 	w.catchUpLocked()
 }
 
-// sleepLocked waits for the next broadcast. w.mu must be held.
+// sleepLocked waits for the next broadcast on w.cond. w.mu must be held.
 func (w *World) sleepLocked() {
 	w.sleepers.Add(1)
 	w.cond.Wait()

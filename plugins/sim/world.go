@@ -111,7 +111,7 @@ type Stats struct {
 	Lookups    uint64
 	Resumes    uint64 // times that a coroutine was resumed
 	Dropped    uint64 // segments whose receiver no longer existed
-	Resets     uint64 // the counters from here on count faults
+	Resets     uint64 // this counter and those below count faults
 	Corrupted  uint64
 	Clogs      uint64
 	Pauses     uint64
