@@ -18,18 +18,19 @@ const (
 	// maxYields is the number of times that the leader yields before sleeping for fewer goroutines
 	// than parkThreshold.
 	maxYields = 100
-	// splitThreshold is the number of outstanding goroutines at which the output of the first half
-	// is sent before the second half has returned, so that the peer can start processing it.
+	// splitThreshold is the number of outstanding goroutines at which the output is sent in two
+	// parts: as soon as half of them have returned, so that the peer can start processing it, and
+	// at the end.
 	splitThreshold = 12
-	// maxSkips is the maximum number of passes that do not count workers after a wait for workers
-	// has timed out.
+	// maxSkips is the maximum number of consecutive passes in which workers are not counted after a
+	// wait for workers has timed out.
 	maxSkips = 31
 )
 
 // States of a batch.
 const (
 	noBatch         int32 = iota
-	counting              // callbacks are running
+	counting              // callbacks are running, and workers are counted
 	skippingWorkers       // callbacks are running, and workers are not counted
 	draining              // the leader is waiting for outstanding goroutines
 )
@@ -38,9 +39,10 @@ const (
 // goroutines. Those are the workers to which callbacks hand work (Away), until they have finished
 // it (Home), and the goroutines that the pass wakes, until they wait again.
 //
-//	pass: BeginBatch ─► Run: Away … Away ─► wake ─► fewer than two outstanding: each sends by itself
-//	                          └─► Home               └─ else the next pass first waits until all have returned, or none
-//	                                                    has for batchTimeout
+// A batch begins with BeginBatch, before the callbacks of a pass run. At the end of the pass, if
+// fewer than two goroutines are outstanding, each sends its own output. Otherwise output is held
+// back, and the next pass first waits until all outstanding goroutines have returned or none has
+// returned for batchTimeout.
 //
 // After a wait for workers has timed out, the next passes do not count workers: first 1 pass, then
 // 3, 7, 15 and at most 31. Woken goroutines are always counted, because they are about to send.
@@ -58,7 +60,7 @@ type batch struct {
 	skips       atomic.Int32  // number of upcoming passes that do not count workers
 	allReturned chan struct{} // capacity 1; receives a value when outstanding becomes 0
 
-	waiting   atomic.Bool // a goroutine is in drainBatch; it owns the fields below
+	waiting   atomic.Bool // whether a goroutine is in drainBatch; that goroutine owns the fields below
 	lastSkips int32       // value of skips set after the last wait
 	timer     *time.Timer
 }
@@ -159,8 +161,9 @@ func (l *Loop) holdOutput() bool {
 	return true
 }
 
-// endPass ends a pass of the leader, which is about to wake woken goroutines. It reports whether
-// exactly one goroutine is outstanding.
+// endPass ends a pass of the leader. woken is the number of goroutines that the leader is about to
+// wake, which endPass counts as outstanding. It reports whether exactly one goroutine is then
+// outstanding.
 func (l *Loop) endPass(woken int32) (one bool) {
 	b := &l.batch
 	n := b.outstanding.Add(woken)
@@ -173,8 +176,8 @@ func (l *Loop) endPass(woken int32) (one bool) {
 	return n == 1
 }
 
-// setSplit arranges for the output of the first half of n goroutines to be sent before that of the
-// second half, if n is large enough.
+// setSplit arranges for the output of the first half of n outstanding goroutines to be sent before
+// the second half has returned, if n is at least splitThreshold.
 func (b *batch) setSplit(n int32) {
 	if n >= splitThreshold {
 		b.splitAt.Store(n / 2)
@@ -250,8 +253,9 @@ func (b *batch) parkBriefly() {
 	}
 }
 
-// takeDue removes the parked waiters whose wait is complete from the lists, for the leader w to
-// wake. woken is their number, plus one if w's own wait is complete and w is about to return.
+// takeDue removes from the lists the parked waiters whose wait is complete, and returns them for
+// the leader w to wake. woken is their number, plus one if w's own wait is complete and w is about
+// to return.
 func (l *Loop) takeDue(w *Waiter) (ready []*Waiter, woken int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -270,8 +274,8 @@ func (l *Loop) wakeDue() {
 	wakeAll(l.takeDueLocked())
 }
 
-// takeDueLocked removes the parked waiters whose wait is complete from the lists and returns them,
-// reusing the array of l.due. l.mu must be held.
+// takeDueLocked removes from the lists the parked waiters whose wait is complete, and returns them
+// in the array of l.due. l.mu must be held.
 func (l *Loop) takeDueLocked() (ready []*Waiter) {
 	if l.checkAll {
 		l.markDueLocked()

@@ -66,8 +66,8 @@ const (
 const Never = time.Duration(math.MaxInt64)
 
 const (
-	// passSize is the maximum number of callbacks in a pass. pollSize is the maximum in a Wait with
-	// timeout 0.
+	// passSize is the maximum number of callbacks in a pass, and pollSize the maximum in a Wait
+	// with timeout 0.
 	passSize, pollSize = 64, 8192
 	// longRun is how long a leader may be in Run while other goroutines are parked before the lead
 	// is passed on.
@@ -217,9 +217,9 @@ func (l *Loop) Runner() Runner {
 	return nil
 }
 
-// beginRun reports whether w may run callbacks, and if so counts it as being in Run. It may not
-// while another goroutine in Drive is in Run, which happens if one of the two has just lost the
-// lead. In that case w releases the lead if it has it.
+// beginRun reports whether w may run callbacks, and if so counts w as being in Run. w may not run
+// callbacks while another goroutine in Drive is in Run, which happens if one of the two has just
+// lost the lead. In that case beginRun releases w's lead, if any.
 func (l *Loop) beginRun(w *Waiter) bool {
 	if l.driversInRun.CompareAndSwap(0, 1) {
 		return true
@@ -327,9 +327,10 @@ func (l *Loop) wait(ctx context.Context, timeout time.Duration, w *Waiter) error
 	}
 }
 
-// mayLead reports whether w may take the lead while its value is s. It may if the lead is free, is
-// already w's, or is lent, perhaps by this very goroutine further up its stack. A goroutine in
-// Drive may take only a free lead, and only while no other one in Drive is running callbacks.
+// mayLead reports whether w may take the lead, whose current value is s. It may if the lead is
+// free, already belongs to w, or is lent, possibly by the same goroutine further up its stack. A
+// goroutine in Drive may take only a free lead, and only while no other goroutine in Drive is
+// running callbacks.
 func (l *Loop) mayLead(w *Waiter, s uint64) bool {
 	switch {
 	case s == w.id:
@@ -352,7 +353,7 @@ func (l *Loop) drivePass(w *Waiter) (failed error, more bool) {
 	return failed, l.runCallbacks(w, w.maxCallbacks())
 }
 
-// poll calls Poll of the Driver. It does not return an error for a timeout.
+// poll calls the Driver's Poll. It returns nil if Poll timed out.
 func (l *Loop) poll(w *Waiter, until time.Duration) error {
 	var err error
 	w.polled, err = l.driver.Poll(w, w.clock, until)
@@ -363,9 +364,9 @@ func (l *Loop) poll(w *Waiter, until time.Duration) error {
 	return err
 }
 
-// pass makes one iteration of the leader: it sends the batch, polls, runs the callbacks that are
-// ready, and wakes the waiters whose wait is complete. It returns the error of Poll and whether
-// callbacks may be left.
+// pass makes one iteration of the leader. It sends the batch, polls, runs the callbacks that are
+// ready, and wakes the waiters whose wait is complete. It returns the error of Poll, and more is
+// true if callbacks may be left.
 func (l *Loop) pass(w *Waiter) (failed error, more bool) {
 	if l.batch.state.Load() != noBatch {
 		l.drainBatch()
@@ -444,7 +445,7 @@ func (l *Loop) runCallbacks(w *Waiter, most int) (more bool) {
 	return l.driver.Run(w, most) >= most && !w.stopped || w.ranTooLong
 }
 
-// maxCallbacks returns the maximum number of callbacks that w runs in a pass.
+// maxCallbacks returns the maximum number of callbacks that w may run in a pass.
 func (w *Waiter) maxCallbacks() int {
 	if w.pollOnce {
 		return pollSize
@@ -471,8 +472,8 @@ func (l *Loop) firstDeadline() time.Duration {
 	return at
 }
 
-// expire wakes the parked waiters whose deadline has passed. The leader returns from Poll in time
-// for the earliest one.
+// expire wakes the parked waiters whose deadline is not later than now. The leader returns from
+// Poll in time for the earliest deadline.
 func (l *Loop) expire(now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -493,7 +494,7 @@ func (l *Loop) endWait(w *Waiter) {
 	}
 }
 
-// releaseLead releases the caller's lead if its value is still s.
+// releaseLead releases the caller's lead, unless its value is no longer s.
 func (l *Loop) releaseLead(s uint64) {
 	if l.parkedCount.Load() == 0 && l.lead.CompareAndSwap(s, 0) {
 		s = 0
@@ -505,8 +506,8 @@ func (l *Loop) releaseLead(s uint64) {
 	l.driver.Freed()
 }
 
-// passLead passes the lead, if its value is s, to a parked waiter that may have it. If there is
-// none, the lead becomes free.
+// passLead passes the lead to a parked waiter that may have it, or frees the lead if there is none.
+// It does nothing unless the lead's value is s.
 func (l *Loop) passLead(s uint64) {
 	if s == 0 && l.parkedCount.Load() == 0 {
 		return
@@ -540,9 +541,9 @@ func (l *Loop) yieldLead(w *Waiter) bool {
 	return true
 }
 
-// passLeadLocked passes the lead, if its value is s, to the waiter that parked last, which is the
-// cheapest to find, and reports whether it did. While a goroutine in Drive is in Run, other
-// goroutines in Drive are skipped. l.mu must be held.
+// passLeadLocked passes the lead to the waiter that parked last, which is the cheapest to find, and
+// reports whether it did. It does nothing unless the lead's value is s. While a goroutine in Drive
+// is in Run, it skips other goroutines in Drive. l.mu must be held.
 func (l *Loop) passLeadLocked(s uint64) bool {
 	i := len(l.parked) - 1
 	if i+1 >= standInThreshold && l.standInLocked(s) {

@@ -87,7 +87,7 @@ func (l *Loop) unparkLocked(w *Waiter) {
 	w.token <- struct{}{} // does not block: the channel is empty while w is parked
 }
 
-// unlistLocked removes w from parked and deadlines. l.mu must be held.
+// unlistLocked removes w from l.parked and l.deadlines. l.mu must be held.
 func (l *Loop) unlistLocked(w *Waiter) {
 	last := len(l.parked) - 1
 	moved := l.parked[last]

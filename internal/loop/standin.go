@@ -7,9 +7,8 @@ import "context"
 // must make a goroutine call StandIn, unless one already has. After StandIn returns, OnIdle must be
 // called again. A nil f removes the hook.
 //
-//	the lead is free, for 1 to 2 ms ──┬─► f ─► StandIn: it leads ─ others wait, but few ─► it rests
-//	many are parked when one leaves ──┘          ▲                                             │
-//	            └────────────────────────────────┴─────────────────────────────────────────────┘
+// The goroutine in StandIn leads while no other goroutine waits, or while many are parked, and
+// rests otherwise.
 //
 // This lets operations for which no goroutine is waiting, such as a call that may last forever,
 // make progress. Waiting goroutines drive the Loop themselves, which avoids goroutine switches,
@@ -49,12 +48,14 @@ func (l *Loop) StandIn(ctx context.Context) error {
 	return w.Wait(ctx)
 }
 
-// standInThreshold is the number of parked goroutines at which the goroutine in StandIn leads. It
-// wakes all completed waiters in one pass, whereas each of them would have to pass the lead on.
+// standInThreshold is the number of parked goroutines at which the goroutine in StandIn leads. A
+// goroutine in StandIn wakes all completed waiters in one pass, whereas a waiting goroutine would
+// pass the lead on as soon as its own wait is complete.
 const standInThreshold = 4
 
-// shouldRest reports whether w stands in and should now let others drive, because a few are waiting
-// or were woken by w.
+// shouldRest reports whether w, which may be the stand-in, must rest. The stand-in must rest if
+// some goroutines, but fewer than standInThreshold, are parked or were woken by it in its last
+// pass, because these can drive the loop themselves.
 func (l *Loop) shouldRest(w *Waiter) bool {
 	if !w.standsIn {
 		return false
@@ -94,8 +95,8 @@ func (l *Loop) restStandIn(w *Waiter) {
 	}
 }
 
-// standInLocked passes the lead, if its value is s, to the goroutine resting in StandIn, and
-// reports whether it did. l.mu must be held.
+// standInLocked passes the lead to the goroutine resting in StandIn, if any, and reports whether it
+// did. It does nothing unless the lead's value is s. l.mu must be held.
 func (l *Loop) standInLocked(s uint64) bool {
 	w := l.restingStandIn
 	if w == nil || !l.lead.CompareAndSwap(s, w.id) {

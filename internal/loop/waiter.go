@@ -45,7 +45,7 @@ type Waiter struct {
 	// It is negative before that.
 	passStart  time.Duration
 	stopped    bool // callbacks stopped because w's wait is complete, canceled or timed out
-	ranTooLong bool // callbacks stopped after longRun so that bytes can be moved
+	ranTooLong bool // callbacks stopped after running for longRun, so that bytes can be moved
 
 	// Loop.mu guards the fields below.
 	due       bool           // whether w is in Loop.due
@@ -143,9 +143,9 @@ func (w *Waiter) isCanceled() bool {
 	}
 }
 
-// Stops reports, after each callback, whether Run must stop. It must if w's wait is complete,
-// canceled or timed out, or if callbacks have run for 1 ms, after which the leader moves bytes
-// again.
+// Stops reports whether Run must stop. Run must call it after each callback. It returns true if w's
+// wait is complete, canceled or timed out, or if callbacks have run for 1 ms, after which the
+// leader must move bytes again.
 func (w *Waiter) Stops() bool {
 	d := w.loop.driver
 	w.stopped = w.isOver() || w.isCanceled()
@@ -168,13 +168,13 @@ func (w *Waiter) Stops() bool {
 	return w.ranTooLong
 }
 
-// Stirred reports whether Poll must return.
+// Stirred reports whether Poll must return before its time limit.
 func (w *Waiter) Stirred() bool {
 	return w.loop.driver.Queued() > 0 || w.isOverSafe() || w.loop.stirred.Load() || w.isCanceled()
 }
 
 // WillSleep arranges for Stir to be called when the wait's context is done, so that w's Poll wakes
-// up. It is called as late as possible, because it costs more than an entire RPC.
+// up. Poll calls it only right before it sleeps, because WillSleep costs more than an entire RPC.
 func (w *Waiter) WillSleep() {
 	if w.canceled != nil && w.stopCancelWake == nil {
 		w.stopCancelWake = context.AfterFunc(w.ctx, w.loop.stir)

@@ -109,7 +109,7 @@ func Off(before bool, err *error) {
 func recoverFault(before bool) {
 	debug.SetPanicOnFault(before)
 	switch r := recover().(type) {
-	// The panic value of a fault has the address; see debug.SetPanicOnFault.
+	// The panic value of a fault has a method Addr. See debug.SetPanicOnFault.
 	case nil, interface{ Addr() uintptr }:
 	default:
 		panic(r)

@@ -175,8 +175,8 @@ func (ca *Carrier) newConn(in *framing.In, s carrier.Session) *conn {
 // bindSession sets c's session.
 func (c *conn) bindSession(s carrier.Session) { c.session, c.in.Session, c.out.Session = s, s, s }
 
-// attach makes nc the network connection of c. The caller must hold the context's lock or be the
-// only user of c.
+// attach sets c's network connection to nc. The caller must hold the context's lock or be the only
+// user of c.
 func (c *conn) attach(nc net.Conn) {
 	c.nc, c.remote = nc, addrText(nc.RemoteAddr())
 	// The dialing end of a Unix socket has no address, so use the listener's.
@@ -326,8 +326,8 @@ func (c *conn) writeLast(nc net.Conn, last []byte) {
 	c.out.Close()
 }
 
-// sendUnlocked writes b. It must be called with the lock held, and releases the lock during the
-// write.
+// sendUnlocked writes b. The caller must hold the context's lock, which sendUnlocked releases
+// during the write.
 func (c *conn) sendUnlocked(nc net.Conn, b []byte) error {
 	c.writing = true
 	c.session.Waits()
@@ -350,8 +350,8 @@ func (ca *Carrier) Taken(s carrier.Session, f carrier.Lane) (count uint64, waits
 	return c.writes.Load(), c.writing
 }
 
-// writeCounted writes b in writes of at most maxWrite bytes and counts them. The lock must not be
-// held.
+// writeCounted writes b in parts of at most maxWrite bytes and counts the parts written. The
+// context's lock must not be held.
 func (c *conn) writeCounted(nc net.Conn, b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), maxWrite)

@@ -21,7 +21,7 @@ import (
 type halfOpenConn struct {
 	server     *Server
 	raw        net.Conn // the accepted connection
-	conn       net.Conn // the connection returned by Begin, or raw if there is no Begin
+	conn       net.Conn // the connection returned by Begin, or raw if Begin is nil
 	in         *framing.In
 	acceptedAt time.Time
 	// evicted is set if the connection was closed to make room, but its goroutine has not returned.
@@ -83,7 +83,7 @@ func (p *pendingList) remove(h *halfOpenConn) bool {
 	return !evicted
 }
 
-// closeAll closes every half-open connection.
+// closeAll closes every half-open connection in the list.
 func (p *pendingList) closeAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -84,7 +84,7 @@ type Listener struct {
 
 func newListener(l net.Listener) *Listener { return &Listener{l: l, done: make(chan struct{})} }
 
-// close closes the socket, which makes its goroutine return. Server.mu must be held.
+// close closes the socket, which makes the accepting goroutine return. Server.mu must be held.
 func (l *Listener) close() {
 	if !l.closed {
 		l.closed = true

@@ -22,8 +22,8 @@ const zonesLast, zonesRetry = time.Second, 100 * time.Millisecond
 
 var known atomic.Pointer[zones]
 
-// interfaces returns the cached interfaces, refreshing them if they are out of date or has returns
-// false for them.
+// interfaces returns the cached interfaces. It refreshes them first if they are out of date or if
+// has reports false for them.
 func interfaces(has func(z *zones) bool) *zones {
 	z, now := known.Load(), time.Now()
 	if z != nil && now.Before(z.until) && (has(z) || now.Before(z.until.Add(zonesRetry-zonesLast))) {

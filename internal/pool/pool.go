@@ -134,7 +134,7 @@ func Free(b []byte) {
 	}
 }
 
-// hasClaimIn reports whether peers may read any part of s.
+// hasClaimIn reports whether a claim allows peers to read any part of s.
 func (c *chunk) hasClaimIn(s span) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

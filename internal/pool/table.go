@@ -53,8 +53,8 @@ func FindClaim(chunk []byte, claim uint16, token *[16]byte) (at, n int, ok bool)
 	return int(off), int(length), true
 }
 
-// fence is a dummy. On every processor architecture, a store to it orders a reader's earlier reads
-// before its next load.
+// fence is a dummy variable. On every processor architecture, a store to it orders a reader's
+// earlier reads before its next load.
 var fence atomic.Uint32
 
 // IsClaimValid reports whether a claim found by FindClaim is still valid. If it is, bytes that were

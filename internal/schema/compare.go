@@ -80,7 +80,7 @@ func compareMethods(old, now *Method) (breaks []Break) {
 	return c.breaks
 }
 
-// A comparison collects the breaks of a method, one for each change.
+// A comparison collects the breaks of a method, one for each incompatible change.
 type comparison struct {
 	method string
 	breaks []Break
@@ -101,8 +101,8 @@ func (c *comparison) addDifferences(r typeComparison, writer, reader *Type, labe
 	}
 }
 
-// A typeComparison finds values that a writer can send and a reader would refuse. It follows the
-// rules of codec.FieldChecker and the numeric ranges of the codec.
+// A typeComparison finds values that a writer can send and a reader rejects. It applies the rules
+// of codec.FieldChecker and the numeric ranges of the codec.
 type typeComparison struct {
 	// isAnswer reports whether the values are responses. A response must have everything that its
 	// reader needs, whereas the reader of an input must know everything that the writer sends.
@@ -114,7 +114,7 @@ type typeComparison struct {
 	changes []string
 }
 
-// A typePair is a pair of a writer's and a reader's type that has been compared.
+// A typePair is a pair of types, a writer's and a reader's, that has been compared.
 type typePair struct {
 	writer, reader *Type
 	nilOK          bool
@@ -126,7 +126,7 @@ func (r *typeComparison) addChange(path, change string) {
 	}
 }
 
-// addOneSided records a member that exists on only one side.
+// addOneSided records a member that only the writer has, if isWriters is true, or only the reader.
 func (r *typeComparison) addOneSided(path string, m *Member, isWriters bool, added string) {
 	if change := "was removed"; r.writerIsOld == isWriters {
 		r.addChange(path, fmt.Sprintf("(%v) %s", m.Type, change))
@@ -143,8 +143,8 @@ func (r *typeComparison) addMismatch(path string, w, t *Type) {
 	r.addChange(path, fmt.Sprintf("was %v and is %v", w, t))
 }
 
-// compareTypes compares the writer's type w with the reader's type t. nilOK reports whether the
-// reader accepts nil at that place.
+// compareTypes compares the writer's type w with the reader's type t, and records values of w that
+// the reader rejects. nilOK reports whether the reader accepts nil at path.
 func (r *typeComparison) compareTypes(w, t *Type, path string, nilOK bool) {
 	key := typePair{w, t, nilOK}
 	if w == t || r.seen[key] {

@@ -76,7 +76,7 @@ func findDuplicate(d *json.Decoder, path string) error {
 	return err
 }
 
-// unquotedString matches text that was probably intended as a string.
+// unquotedString matches text that was probably intended as a string but lacks quotes.
 var unquotedString = regexp.MustCompile(`^[0-9.]*[\pL_][\pL\pN_ .:/@-]{0,60}$`)
 
 // maxQuoted is the maximum number of bytes of the text included in an error.

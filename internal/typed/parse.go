@@ -34,7 +34,7 @@ var (
 
 // A Method holds the types of a method. The zero value is a method whose types are unknown.
 type Method struct {
-	In, Out reflect.Type // Free where the type is unknown
+	In, Out reflect.Type // types of input and output; Free where the type is unknown
 	Known   bool
 }
 
