@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// maxBehind limits the number of events queued for a callback or an iterator, in addition to one for each member.
-// Beyond it the oldest events are dropped; View still reflects their effect.
+// maxBehind limits the number of events queued for a callback or an iterator, in addition to one for each member. When
+// the limit is exceeded, the oldest events are dropped. View still reflects their effect.
 const maxBehind = 1024
 
 // appendBounded appends e to events, removing the oldest ones if there are too many.
@@ -20,8 +20,8 @@ func (g *Group) appendBounded(events []Event, e Event) []Event {
 	return events
 }
 
-// A subscriber is a callback with its queue of events. While the queue is not empty, a goroutine (in the simulator, a
-// coroutine) calls the callback.
+// A subscriber is a callback and its queue of events. While the queue is not empty, a goroutine (in the simulator, a
+// coroutine) calls the callback with one event after another.
 type subscriber struct {
 	group *Group
 	fn    func(Event)

@@ -22,10 +22,11 @@ import (
 )
 
 // A gossip is a Source that uses memberlist. Each process has a unique node name in memberlist, "NAME#START", so that a
-// restarted process need not wait until its predecessor is declared failed. START is the process's initial incarnation;
-// the current one is in its card.
+// restarted process need not wait until its predecessor is declared failed. START is the process's initial incarnation.
+// The current one is in its card.
 //
-//	memberlist: join, update, leave, ack; its log: "Suspect ..." ─► handleNode ─► queue ─► reportQueued ─► report
+// Delegates of memberlist report members that join, change, leave or answer a probe, and its log reports members that
+// are suspected. Each report queues a member, which reportQueued passes to the report function.
 type gossip struct {
 	options  *Options
 	nodeName string // this process's node name in memberlist
@@ -37,14 +38,14 @@ type gossip struct {
 	mu      sync.Mutex                 // guards the fields below
 	card    card                       // this process's card
 	encoded []byte                     // encoded card
-	members map[string]Member          // by node name
-	nodes   map[string]memberlist.Node // by node name; copies, because memberlist modifies the nodes that it passes to delegates
-	missed  map[string]string          // by node name: host:port of failed members
+	members map[string]Member          // members by node name
+	nodes   map[string]memberlist.Node // copies of the nodes by node name, because memberlist modifies the nodes that it passes to delegates
+	missed  map[string]string          // host:port of failed members by node name
 	queue   []Member                   // members to report
-	leaving map[string]bool            // by node name: members that have announced that they are leaving, whether known or not; node names are never reused
+	leaving map[string]bool            // node names of members that have announced that they are leaving, including unknown members; node names are never reused
 	wake    chan struct{}              // has an element while queue is not empty
 
-	broadcasts memberlist.TransmitLimitedQueue // leaveBroadcasts, for GetBroadcasts; its lock is acquired before mu
+	broadcasts memberlist.TransmitLimitedQueue // broadcasts for GetBroadcasts, all of type leaveBroadcast; its lock is acquired before mu
 }
 
 // rejoinInterval is the time between attempts to rejoin failed members, or to join the seeds while no other member is
@@ -87,7 +88,7 @@ func (s *gossip) open() (err error) {
 	return err
 }
 
-// joinGroup joins the other members and makes this process the current one with its name.
+// joinGroup joins the other members and makes this process take precedence over older processes with its name.
 func (s *gossip) joinGroup(ctx context.Context, r *rendezvous.Member) error {
 	if err := s.joinSeeds(ctx, r); err != nil {
 		return err
@@ -335,7 +336,7 @@ func (s *gossip) Close() error {
 	return err
 }
 
-// handleNode queues the member that n describes for reporting, after applying change to it.
+// handleNode converts n to a Member, applies change to it, and queues the result for reporting.
 func (s *gossip) handleNode(n *memberlist.Node, change func(m *Member)) {
 	name, _, ok := strings.Cut(n.Name, "#")
 	var c card
@@ -351,8 +352,8 @@ func (s *gossip) handleNode(n *memberlist.Node, change func(m *Member)) {
 	s.queueMemberLocked(n.Name, m)
 }
 
-// queueMemberLocked queues m. If m has failed or left, it also queues the other processes with its name, because one of
-// them is now the current one.
+// queueMemberLocked queues m. If m has failed or left, it also queues the other processes with m's name, because one of
+// them is now current. s.mu must be held.
 func (s *gossip) queueMemberLocked(full string, m Member) {
 	s.members[full] = m
 	s.queue = append(s.queue, m) // report does not block, so the queue stays short
@@ -414,7 +415,7 @@ func (s *gossip) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ []byt
 	}
 }
 
-// handleSuspect handles a probe that was not answered.
+// handleSuspect marks the member with the given node name as suspected, because it has not answered a probe.
 func (s *gossip) handleSuspect(full string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

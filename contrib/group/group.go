@@ -42,7 +42,8 @@ type Group struct {
 // maxKnown limits the number of members that are remembered after they failed or left.
 const maxKnown = 16 << 10
 
-// Over returns a Group that uses the members reported by s, for the process of node. The process's member name is name.
+// Over returns a Group that receives the members from s, for the process that owns node. name is the process's member
+// name.
 func Over(node *qs.Node, name string, s Source) (*Group, error) {
 	g := &Group{node: node, name: name, source: s, known: map[string]Member{}}
 	g.view.Store(&View{})
@@ -76,7 +77,7 @@ func (g *Group) Close() error {
 	return g.source.Close()
 }
 
-// applyReport applies a report about one member from the source.
+// applyReport updates the view for a change of member m that the source has reported, and sends the resulting events.
 func (g *Group) applyReport(m Member) {
 	g.mu.Lock()
 	was, known := g.known[m.Name]
@@ -108,8 +109,8 @@ func (g *Group) applyReport(m Member) {
 	}
 }
 
-// changesOf returns the kinds of the events for a change of a member from was to m. If known is false, the member is
-// new.
+// changesOf returns the kinds of the events for a change of a member from was to m. known is false if the member is
+// new, in which case was is not used.
 func changesOf(was *Member, known bool, m *Member) []Kind {
 	other := known && was.Incarnation != m.Incarnation
 	switch {
@@ -126,7 +127,7 @@ func changesOf(was *Member, known bool, m *Member) []Kind {
 			return nil
 		}
 		return []Kind{Fails, Back} // its process was replaced before it was suspected
-	case was.isLive() && other, !was.isLive() && !m.isLive(): // the end of a process that was replaced or is already known to have ended
+	case was.isLive() && other, !was.isLive() && !m.isLive(): // a process has ended that was replaced, or that was already known to have ended
 		return nil
 	case !was.isLive():
 		return []Kind{Back}

@@ -25,7 +25,7 @@ func (s State) String() string { return [...]string{"alive", "suspected", "faile
 
 // A Member is one process of a group.
 type Member struct {
-	// Name stays the same when the process restarts.
+	// Name is the member's name. It stays the same when the process restarts.
 	Name string
 	// Addr is the address of the member's Node.
 	Addr string

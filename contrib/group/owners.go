@@ -8,9 +8,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// Owners returns the n names that own key, starting with the first owner, or all names if there are no more than n.
+// Owners returns the n names that own key, starting with the first owner. It returns all names if there are no more
+// than n.
 //
-// It uses rendezvous hashing: each name has a weight for each key, and the names with the largest weights own it.
+// It uses rendezvous hashing: each name has a weight for each key, and the names with the largest weights own the key.
 // Adding or removing a name therefore moves only the keys that this name owns. The result is the same in every process
 // and every version of this package.
 func Owners(names []string, key string, n int) []string {
@@ -66,7 +67,7 @@ type viewNames struct {
 	names map[string]string
 }
 
-// namesOfView returns the names of a view. The result is cached until the view changes.
+// namesOfView returns the names of v's members by address. It caches the result until it is called with another view.
 func (p *keyBalancer) namesOfView(v *View) map[string]string {
 	if last := p.names.Load(); last != nil && last.view == v {
 		return last.names

@@ -219,7 +219,7 @@ func (c *Client) callUnary(
 	return header, trailer, err
 }
 
-// orEmpty returns md, or empty metadata instead of nil.
+// orEmpty returns md, or empty metadata if md is nil.
 func orEmpty(md metadata.MD) metadata.MD {
 	if md == nil {
 		return metadata.MD{}

@@ -17,11 +17,11 @@ import (
 )
 
 // NewStream implements grpc.ClientConnInterface. It begins a streaming call without waiting for the
-// target; RecvMsg and Header report how the call ends. As with grpc-go, the caller must receive
-// until it gets an error, or cancel ctx, or the call leaks.
+// target. RecvMsg and Header report how the call ends. As with grpc-go, the caller must either call
+// RecvMsg until it returns an error or cancel ctx. Otherwise the call leaks.
 //
-// It returns Unimplemented for a unary method, a name that is too long, or an unknown option, and
-// the status of ctx if ctx is done. In these cases nothing was sent.
+// NewStream returns Unimplemented for a unary method, a name that is too long, or an unknown
+// option, and the status of ctx if ctx is done. In these cases nothing was sent.
 func (c *Client) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -106,7 +106,7 @@ type clientStream struct {
 
 	scheduled bool // the node runs in a simulated world with a scheduler
 
-	startMu sync.Mutex // held while duplex is set
+	startMu sync.Mutex // held while duplex is being set
 	// duplex is the call. Without client streaming it is nil until the request message is known, so
 	// that the message can travel in the request itself.
 	duplex atomic.Pointer[qs.DuplexCall[*frame, item]]
@@ -194,8 +194,9 @@ func (s *clientStream) endByContext(ctx context.Context) {
 	}
 }
 
-// start sends the request, with first as its message unless first is nil. If the request was
-// already sent, start returns the existing call, and began is false.
+// start sends the request and returns the call. The request includes first as its message, unless
+// first is nil. If the request was already sent, start returns the existing call, and began is
+// false.
 func (s *clientStream) start(first []byte) (d *qs.DuplexCall[*frame, item], began bool) {
 	s.startMu.Lock()
 	defer s.startMu.Unlock()
@@ -209,7 +210,8 @@ func (s *clientStream) start(first []byte) (d *qs.DuplexCall[*frame, item], bega
 	return s.duplex.Load(), began
 }
 
-// ensureStarted returns the call. If no request was sent yet, it starts the call without a message.
+// ensureStarted returns the call. If the request has not been sent, it sends the request without a
+// message.
 func (s *clientStream) ensureStarted() *qs.DuplexCall[*frame, item] {
 	d := s.duplex.Load()
 	if d == nil {
@@ -218,8 +220,9 @@ func (s *clientStream) ensureStarted() *qs.DuplexCall[*frame, item] {
 	return d
 }
 
-// finish ends the call with err. Only the first invocation has an effect. It runs the callbacks of
-// stats handlers and options, so the caller must not hold any lock except recvMu.
+// finish ends the call with err and with e, the end sent by the server, if any. Only the first call
+// of finish has an effect. It runs the callbacks of stats handlers and options, so the caller must
+// not hold any lock except recvMu.
 func (s *clientStream) finish(err error, e *callEnd) {
 	s.mu.Lock()
 	if s.done.Load() {
@@ -256,7 +259,7 @@ func (s *clientStream) finish(err error, e *callEnd) {
 	}
 }
 
-// result returns the status with which the call ended. If the call has not ended, ok is false.
+// result returns the status with which the call ended. ok is false if the call has not ended.
 func (s *clientStream) result() (err error, ok bool) {
 	if !s.done.Load() {
 		return nil, false
@@ -322,7 +325,7 @@ func (s *clientStream) receiveHeaderLocked() error {
 	return nil
 }
 
-// fail ends the call with an error of package qs and returns the call's status.
+// fail ends the call because of an error of package qs, and returns the call's status.
 func (s *clientStream) fail(err error) error {
 	err, e := toStatusError(err)
 	if s.end != nil { // the server sent a status or a trailer, which is more precise than the code of err

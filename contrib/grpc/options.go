@@ -132,8 +132,8 @@ type callInfo struct {
 	onFinish     []func(error)  // called when the call completes
 }
 
-// editFormat returns a format that may be modified for this call. On first use it copies the
-// Client's format.
+// editFormat returns the call's own copy of the Client's format, which the caller may modify. It
+// creates the copy when it is first called.
 func (i *callInfo) editFormat() *format {
 	if !i.ownsFormat {
 		f := *i.format

@@ -24,7 +24,8 @@ type format struct {
 	maxReceive   int                 // in bytes
 }
 
-// A payload is one message, as a value to encode (msg) or as encoded bytes (body).
+// A payload is one message. To be sent, it is either a value to encode (msg) or encoded bytes
+// (body).
 type payload struct {
 	format     *format
 	msg        any        // message to send, or destination of a received message; may be nil
@@ -57,8 +58,7 @@ func asProtoMessage(v any) proto.Message {
 	return nil
 }
 
-// append appends the encoded message to dst and records the corresponding stats event. Its errors
-// are statuses.
+// append appends the encoded message to dst and records a stats event for it. Errors are statuses.
 func (p *payload) append(dst []byte) (_ []byte, flags uint8, err error) {
 	dst, flags, err = p.encode(dst)
 	if err == nil && p.events != nil && p.msg != nil {
@@ -120,7 +120,7 @@ func errTooLarge(doing string, size, limit int) error {
 		size, limit)
 }
 
-// marshal encodes v with the codec of f.
+// marshal encodes v with f's codec.
 func (f *format) marshal(v any) ([]byte, error) {
 	if f.codec == nil {
 		m := asProtoMessage(v)
@@ -137,7 +137,7 @@ func (f *format) marshal(v any) ([]byte, error) {
 	return data.Materialize(), nil
 }
 
-// decodeInto decodes the message into v. Its errors are statuses.
+// decodeInto decodes the message into v. Errors are statuses.
 func (p *payload) decodeInto(v any) error {
 	b := p.body
 	if p.wireSize = len(b); p.wireSize > p.format.maxReceive {

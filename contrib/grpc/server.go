@@ -141,7 +141,8 @@ func (r *keyRecorder) Value(key any) any {
 	return nil
 }
 
-// keyOf returns the context key that lookup uses. gRPC's context keys are of unexported types.
+// keyOf returns the context key that the lookup function uses. It is needed because gRPC's context
+// keys are of unexported types.
 func keyOf(lookup func(ctx context.Context)) any {
 	r := &keyRecorder{Context: context.Background()}
 	lookup(r)
@@ -227,7 +228,7 @@ func (c *serverCall) claimHeader() (md metadata.MD, ok bool) {
 	return c.header, ok
 }
 
-// buildEnd returns the encoded end of the call with status st, or nil if there is nothing to send.
+// buildEnd returns the end of the call with status st, or nil if there is nothing to send.
 func (c *serverCall) buildEnd(st *status.Status) *callEnd {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,7 +262,8 @@ func (s *Server) beginCall(
 	return c, err
 }
 
-// applyTimeout sets the deadline from grpc-timeout, which carries timeouts above maxBudget.
+// applyTimeout sets the call's deadline from the metadata key grpc-timeout, which carries only
+// timeouts above maxBudget.
 func (c *serverCall) applyTimeout(n *qs.Node) error {
 	text := c.md["grpc-timeout"]
 	if len(text) == 0 {

@@ -21,7 +21,7 @@ const headerKey = "grpc"
 type serverStream struct {
 	*serverCall
 	duplex        *qs.DuplexServer[item, *frame]
-	firstMessage  payload // message in the request of a call without client streaming; otherwise empty
+	firstMessage  payload // message contained in the request of a call without client streaming; otherwise empty
 	clientStreams bool    // the client may send any number of messages
 	received      bool    // RecvMsg has returned a message
 	in            item    // item to decode, reused by each RecvMsg
@@ -76,8 +76,9 @@ func (s *Server) chainStreamHandler(
 	}
 }
 
-// finish sends the end of the call and returns the error that the Duplex handler should return. The
-// status travels in that error if it fits into maxDetail bytes, and in a last item otherwise.
+// finish sends the end of the call, with status st, and returns the error that the Duplex handler
+// must return. If the call failed and the end fits into maxDetail bytes, that error contains the
+// end. Otherwise the end is sent as the last item.
 func (s *serverStream) finish(ctx context.Context, st *status.Status) error {
 	e := s.buildEnd(st)
 	defer s.recordEnd(st)

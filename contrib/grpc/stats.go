@@ -40,7 +40,7 @@ func startStats(
 	}
 }
 
-// handle passes s to each handler.
+// handle passes s to each stats handler.
 func (t *statsCall) handle(s stats.RPCStats) {
 	for _, h := range t.handlers {
 		h.HandleRPC(t.ctx, s)
@@ -88,7 +88,7 @@ func (t *statsCall) recordInPayload(v any, p *payload) {
 	}
 }
 
-// recordInItem records the event for a message m that was received with i.
+// recordInItem records the event for the message m that was decoded from i.
 func (t *statsCall) recordInItem(m any, i *item) {
 	if t != nil {
 		t.recordInPayload(m, &payload{msgSize: i.msgSize, wireSize: i.wireSize})

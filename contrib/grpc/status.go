@@ -185,7 +185,7 @@ func toStatusError(err error) (error, *callEnd) {
 	return &statusError{status.New(toGRPCCode(c), text), err}, nil
 }
 
-// handlerStatus returns the status for a handler that returned err. The handler's context is ctx.
+// handlerStatus returns the status for err, which was returned by a handler whose context is ctx.
 func handlerStatus(ctx context.Context, err error) *status.Status {
 	if err == nil {
 		return nil
@@ -204,8 +204,8 @@ func handlerStatus(ctx context.Context, err error) *status.Status {
 	return status.New(codes.Unknown, err.Error())
 }
 
-// answerError returns the error with which package qs answers the call. It carries the end as its
-// detail. Package hg omits a detail that does not fit.
+// answerError returns the error with which the handler of package qs answers the call. The end e is
+// the error's detail, which package hg omits if it is too long.
 func (e *callEnd) answerError() error {
 	return hg.WithDetail(hg.Errorf(toWireCode(e.st.Code()), "%s", e.st.Message()), e)
 }

@@ -115,8 +115,8 @@ type response struct {
 	call *serverCall // set at the server, where append records the end of the call in its stats
 }
 
-// append encodes the output and records the end of the call, since only at this point it is known
-// whether the message can be encoded.
+// append encodes the output and records the end of the call in its stats, because only after
+// encoding is it known whether the message can be encoded.
 func (r *response) append(dst []byte) ([]byte, error) {
 	b, err := r.encode(dst)
 	if r.call != nil {
@@ -147,8 +147,8 @@ func (r *response) encode(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// decode decodes the output, and its message into msg. If the output has a status, the error is an
-// *endError.
+// decode decodes the output and decodes its message into r.msg. If the output has a status, decode
+// returns an *endError.
 func (r *response) decode(b []byte) error {
 	if len(b) == 0 {
 		return errMalformed
@@ -167,7 +167,8 @@ func (r *response) decode(b []byte) error {
 		b = rest
 	}
 	r.payload.setReceived(flags, b)
-	// An attempt of a hedged call has no destination yet. Client.callUnary decodes its body.
+	// An attempt of a hedged call does not know its destination yet. Client.callUnary decodes its
+	// body.
 	if r.msg == nil {
 		r.body = slices.Clone(r.body)
 		return nil
@@ -175,8 +176,9 @@ func (r *response) decode(b []byte) error {
 	return r.payload.decodeInto(r.msg)
 }
 
-// An item is a received frame, whose message is decoded into a value provided by the receiver.
-// Items are reused: decode sets all fields below into. For most messages these are few.
+// An item is a received frame whose message has been decoded into a value provided by the receiver.
+// Items are reused, so decode sets every field that follows into. For most messages only a few of
+// these fields change.
 type item struct {
 	format *format // set by the receiver
 	into   any     // destination of the message; nil to discard it
@@ -236,7 +238,7 @@ func (f *frame) append(dst []byte) ([]byte, error) {
 	return dst, err
 }
 
-// A callEnd is the result of a call apart from its message: status, header and trailer.
+// A callEnd is the result of a call without its message: the status, the header and the trailer.
 type callEnd struct {
 	st      *status.Status // nil for OK
 	header  metadata.MD    // header of a unary call; a stream sends its header at its start
@@ -258,7 +260,7 @@ func (e *callEnd) bytes() []byte {
 	return e.b
 }
 
-// append encodes the end as an error's detail. See answerError.
+// append appends the encoded end, which is sent as an error's detail. See answerError.
 func (e *callEnd) append(dst []byte) ([]byte, error) { return append(dst, e.bytes()...), nil }
 
 // decode decodes the end.
@@ -317,12 +319,13 @@ func (e *endError) Error() string { return e.st.Err().Error() }
 // Unwrap returns the wire code, for errors.Is.
 func (e *endError) Unwrap() error { return toWireCode(e.st.Code()) }
 
-// appendBlock appends the length of b, followed by b.
+// appendBlock appends a block that contains b.
 func appendBlock[B []byte | string](dst []byte, b B) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-// cutBlock splits b after its first block. The returned block aliases b.
+// cutBlock returns the first block of b and the bytes after it. Both alias b. ok is false if b does
+// not begin with a complete block.
 func cutBlock(b []byte) (block, rest []byte, ok bool) {
 	n, head := binary.Uvarint(b)
 	if head <= 0 || n > uint64(len(b)-head) {
@@ -351,7 +354,8 @@ func appendMetadata(dst []byte, md metadata.MD) []byte {
 	return appendBlock(dst, b)
 }
 
-// cutMetadata decodes the metadata block at the start of b. For an empty block, md is nil.
+// cutMetadata decodes the metadata block at the beginning of b, and returns the metadata and the
+// bytes after the block. md is nil if the block is empty.
 func cutMetadata(b []byte) (md metadata.MD, rest []byte, err error) {
 	block, rest, ok := cutBlock(b)
 	if !ok || len(block) > 2*maxMetadata {
@@ -393,8 +397,8 @@ var reservedKeys = []string{
 // microseconds. Longer timeouts travel as grpc-timeout.
 const maxBudget = 71 * time.Minute
 
-// encodeLongTimeout returns the value of grpc-timeout, in nanoseconds, or "" if the request's
-// budget can express the time left until the deadline of ctx.
+// encodeLongTimeout returns the time left until the deadline of ctx as a value of grpc-timeout, in
+// nanoseconds. It returns "" if the request's budget can express that time.
 func encodeLongTimeout(ctx context.Context) string {
 	by, ok := ctx.Deadline()
 	if !ok {

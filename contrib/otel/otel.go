@@ -1,7 +1,8 @@
 // Package qsotel instruments calls and handlers with OpenTelemetry spans and metrics, using one interceptor for each
 // side. The trace context travels as "traceparent" in the call's metadata.
 //
-//	Client: span ─► traceparent in Call.Metadata ═► Server: span under it ─► handler
+// Client starts a span and adds "traceparent" to Call.Metadata. Server starts a span that is a child of the client's
+// span, and runs the handler in it.
 //
 // The package uses only the OpenTelemetry API. The SDK that the program configures determines what is recorded and
 // where it is exported. It is a separate module so that the library does not depend on OpenTelemetry.

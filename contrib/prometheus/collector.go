@@ -1,8 +1,5 @@
-// Package qsprom exports metrics of a program's classes to Prometheus. Counts and durations are recorded through
-// hg.Config.Observe; gauges are read when Prometheus collects.
-//
-//	hg.Config.Observe ─► Collector ◄─ Collect ─ prometheus.Registry
-//	class ─── Show ───►
+// Package qsprom exports metrics of a program's classes to Prometheus. A Collector records counts and durations through
+// hg.Config.Observe, and reads gauges from the classes passed to Show when Prometheus collects.
 //
 // It is a separate module so that the library does not depend on Prometheus.
 package qsprom

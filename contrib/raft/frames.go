@@ -109,13 +109,10 @@ func (r *frameReader) consume(b []byte) (n int, complete bool, err error) {
 	return n + more, len(r.body) == r.bodyLen, nil
 }
 
-// A notifyLock coordinates callbacks that must not block but share work that only one goroutine may
-// do at a time. Each arrival calls tryLock. If the lock is held, its holder is notified: its
-// tryUnlock fails, and it looks for work again. As a result no arrival is missed.
-//
-//	arrival: tryLock ─ false: the holder will look again
-//	            └─ true: do all work ─► tryUnlock ─ false: something arrived since, continue
-//	                                        └─ true: done
+// A notifyLock coordinates callbacks that must not block but share work that only one goroutine at
+// a time may do. Each callback calls tryLock. If tryLock returns true, the callback does all the
+// work there is and calls tryUnlock. If tryUnlock returns false, another callback has called
+// tryLock meanwhile, and the holder must look for work again. No work is therefore missed.
 type notifyLock struct {
 	mu     sync.Mutex // guards the fields below
 	locked bool

@@ -16,13 +16,10 @@ import (
 )
 
 // A pipeline is the leader's side of one call to a follower, which has a stream for requests and
-// one for responses. It has no dedicated goroutine:
-//
-//	AppendEntries ─► inFlight ─► requests ═══════════► inboundPipeline.onRequests ─► main loop of raft
-//	Consumer ◄── ready ◄── onResponses ◄═══ responses ◄══ inboundPipeline.serve ◄── its response ─┘
-//
-// AppendEntries and inboundPipeline.serve write to the connection directly. onRequests and
-// onResponses are callbacks run by the nodes.
+// one for responses. It has no goroutine of its own. AppendEntries and inboundPipeline.serve write
+// to the connection directly. inboundPipeline.onRequests, which receives requests and passes them
+// to raft's main loop, and onResponses, which receives responses and sends completed futures to
+// Consumer, are callbacks run by the nodes.
 type pipeline struct {
 	handle       *hg.Handle
 	requests     frameWriter
@@ -36,7 +33,7 @@ type pipeline struct {
 	timeout      time.Duration          // see Options.Timeout
 	spawn        func(func())           // starts a goroutine, or a coroutine in the simulator
 
-	mu            sync.Mutex      // guards the fields below; start holds it during the call
+	mu            sync.Mutex      // guards the fields below; start holds it while it makes the call
 	unwatch       func() bool     // stops watching the Transport's context
 	inFlight      []*appendFuture // requests that await a response, oldest first
 	responseTimer *time.Timer     // runs while a request is in flight
@@ -93,8 +90,8 @@ func (t *Transport) AppendEntriesPipeline(
 	return p, nil
 }
 
-// start makes the call. The pipeline fails when transport, which is the Transport's context, is
-// done. It may already be done.
+// start makes the call. It arranges for the pipeline to fail when transport, which is the
+// Transport's context, is done. That context may be done already.
 func (p *pipeline) start(transport context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,7 +275,8 @@ func (p *pipeline) firstCompleted() *appendFuture {
 	return p.completed[0]
 }
 
-// popCompleted removes the first element of completed and returns the next one, or nil.
+// popCompleted removes the first element of completed. It returns the element after it, or nil if
+// there is none.
 func (p *pipeline) popCompleted() *appendFuture {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -350,11 +348,14 @@ func (f *appendFuture) Request() *raft.AppendEntriesRequest   { return f.args }
 func (f *appendFuture) Response() *raft.AppendEntriesResponse { return f.resp }
 
 // An inboundPipeline is the follower's side of a pipeline. Raft handles at most one of its requests
-// at a time: between passing a request to raft and sending its response, no further request is
-// read.
+// at a time. After passing a request to raft, the inboundPipeline does not read another one until
+// it has sent the response.
 //
-//	onRequests: readRequest ─► offer ─ main loop waits ─► raft ─► replies ─► serve: send, offerNext …
-//	                              └─ busy: pending, errNotOffered in replies ─► serve: deliver ─► raft
+// onRequests reads a request and offers it to raft's main loop, which replies on the channel
+// replies. If the main loop does not accept the request at once, onRequests stores the request in
+// pending and sends errNotOffered to replies. If reading fails, it stores the error in readErr and
+// does the same. serve receives from replies, delivers a pending request, sends each response, and
+// offers the next request.
 type inboundPipeline struct {
 	transport   *Transport
 	ctx         context.Context
@@ -406,8 +407,8 @@ func (in *inboundPipeline) onRequests() {
 	}
 }
 
-// offerNext reads the next request and offers it to raft. requestLock must be held. offerNext
-// releases it only if no request has arrived.
+// offerNext reads the next request and offers it to raft. requestLock must be held when it is
+// called. offerNext releases requestLock if no request has arrived, and keeps it otherwise.
 func (in *inboundPipeline) offerNext() {
 	for {
 		req, err := in.readRequest()
@@ -429,7 +430,7 @@ func (in *inboundPipeline) offerNext() {
 	}
 }
 
-// readRequest reads and decodes the next request. It does not block. Its errors are those of
+// readRequest reads and decodes the next request without blocking. Errors are those documented for
 // frameReader.next.
 func (in *inboundPipeline) readRequest() (*raft.AppendEntriesRequest, error) {
 	b, err := in.requests.next()
@@ -452,7 +453,7 @@ func (in *inboundPipeline) tryAuthorize(req *raft.AppendEntriesRequest) (ok bool
 	return true, err
 }
 
-// newRPC returns the raft.RPC of a request.
+// newRPC returns the raft.RPC that passes req to raft.
 func (in *inboundPipeline) newRPC(req *raft.AppendEntriesRequest) raft.RPC {
 	return raft.RPC{Command: req, RespChan: in.replies}
 }

@@ -260,7 +260,7 @@ func splitRequest(args *raft.AppendEntriesRequest) []*raft.AppendEntriesRequest 
 	return append(parts, &part)
 }
 
-// callServer calls m at a server with Options.Timeout. It blocks until the call completes.
+// callServer calls m at the server id with Options.Timeout, and blocks until the call completes.
 func callServer[In, Out any](
 	t *Transport, m *qs.Method[In, Out], id raft.ServerID, target raft.ServerAddress, in *In, out *Out,
 ) error {
@@ -273,8 +273,8 @@ func callServer[In, Out any](
 	return t.orCloseCause(m.CallInto(ctx, peer, *in, out))
 }
 
-// orCloseCause returns err, or raft.ErrTransportShutdown if err is not nil and the Transport is
-// closed.
+// orCloseCause returns err, or raft.ErrTransportShutdown in place of a non-nil err if the Transport
+// is closed.
 func (t *Transport) orCloseCause(err error) error {
 	if err != nil && t.ctx.Err() != nil {
 		return context.Cause(t.ctx)
@@ -282,8 +282,8 @@ func (t *Transport) orCloseCause(err error) error {
 	return err
 }
 
-// resolveAddr returns a server's current address, from Options.Addresses if possible and otherwise
-// addr.
+// resolveAddr returns the current address of the server id: the one that Options.Addresses returns
+// or, if that fails, addr.
 func (t *Transport) resolveAddr(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
 	if t.opts.Addresses != nil {
 		if current, err := t.opts.Addresses.ServerAddr(id); err == nil {
@@ -293,7 +293,8 @@ func (t *Transport) resolveAddr(id raft.ServerID, addr raft.ServerAddress) raft.
 	return addr
 }
 
-// peerFor returns a server's Peer. Unless the Peer is cached, it resolves the address.
+// peerFor returns the Peer for a server. It resolves the server's address unless the Peer is
+// cached.
 func (t *Transport) peerFor(
 	ctx context.Context,
 	id raft.ServerID,
@@ -464,8 +465,8 @@ func (t *Transport) offerToRaft(rpc raft.RPC) bool {
 	}
 }
 
-// deliverToRaft passes a request to raft and waits for its reply. If ctx is done first, raft may
-// still be processing the request; replies has room for the reply.
+// deliverToRaft passes rpc to raft and waits for the reply. If ctx is done first, raft may still be
+// processing the request. replies must therefore have room for the reply.
 func (t *Transport) deliverToRaft(
 	ctx context.Context, rpc raft.RPC, heartbeat bool, replies <-chan raft.RPCResponse,
 ) (got raft.RPCResponse, err error) {

@@ -243,8 +243,8 @@ func (r *decoder) flags(fields ...*bool) {
 	r.failed = r.failed || v>>len(fields) != 0
 }
 
-// bytes decodes a byte field of at most limit bytes. The result aliases b, and is nil for an empty
-// field.
+// bytes decodes a byte field of at most limit bytes. The result aliases r.b, and is nil for an
+// empty field.
 func (r *decoder) bytes(limit int) []byte {
 	n := r.uint()
 	if n > uint64(min(limit, len(r.b))) {
@@ -259,8 +259,8 @@ func (r *decoder) bytes(limit int) []byte {
 	return v
 }
 
-// field decodes a byte field whose value remains valid. It is a copy unless the decoder owns its
-// bytes.
+// field decodes a byte field. The result remains valid after the decoder's input is reused: it is a
+// copy unless r.owned is set.
 func (r *decoder) field() []byte {
 	v := r.bytes(maxField)
 	if r.owned {

@@ -83,7 +83,7 @@ func (db *Database) With(mode Mode) *Database {
 	return &other
 }
 
-// probeRPC is existsDirectRPC with an input that is already encoded.
+// probeRPC is like existsDirectRPC, but its input is already encoded.
 var probeRPC = mercury.DefineMargo[[]byte, existsDirectOut]("yk_exists_direct")
 
 // probeVersion reports whether the provider is of release 0.9 or earlier. It sends an exists request that is valid in
@@ -115,7 +115,7 @@ func (db *Database) probeVersion(ctx context.Context) (old bool, err error) {
 	return false, db.newError("open", fmt.Errorf("%w: %d bytes of flags", ErrAnswer, len(out.Flags)))
 }
 
-// newHead returns the head of a request. It includes only the modes in allowed.
+// newHead returns the head of a request with the modes of db that are in allowed, and the timeout derived from ctx.
 func (db *Database) newHead(ctx context.Context, allowed Mode) requestHead {
 	f := requestHead{mode: db.mode & allowed &^ transport, isOldWire: db.isOldWire}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -127,11 +127,12 @@ func (db *Database) newHead(ctx context.Context, allowed Mode) requestHead {
 // allModes is the mask of operations that send every mode.
 const allModes Mode = math.MaxInt32
 
-// directSize limits the total size of keys, values and sizes that travel inside a request or a response. Together with
-// the headers they fit into a message of 4,096 bytes.
+// directSize is the maximum total size, in bytes, of keys, values and sizes that travel inside a request or a response.
+// Together with the headers they then fit into a message of 4,096 bytes.
 const directSize = 3 << 10
 
-// isDirect reports whether size bytes travel inside a request or a response.
+// isDirect reports whether size bytes of keys, values and sizes travel inside the request or response. That depends on
+// directSize, unless the modes Direct or Bulk are set.
 func (db *Database) isDirect(size int) bool {
 	switch {
 	case db.mode&Direct != 0:
@@ -151,7 +152,7 @@ func (db *Database) newError(op string, err error) error {
 	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Fate: fate, Err: err}
 }
 
-// newRefusal returns the error for an operation that was not sent.
+// newRefusal returns the error for an operation that failed with err before anything was sent.
 func (db *Database) newRefusal(op string, err error) error {
 	return &Error{Op: op, Addr: db.addr, Provider: db.provider, Fate: mercury.NotRun, Err: err}
 }
@@ -190,8 +191,8 @@ func invoke[In, Out any](ctx context.Context, db *Database, op string, m *mercur
 	return out, err
 }
 
-// invokeBulk calls an RPC and lends segments to the provider for the duration of the call. The set function stores the
-// handle of the memory in the input. After invokeBulk returns, the service no longer reads or writes the segments.
+// invokeBulk calls an RPC and lends segments to the provider during the call. The function set stores the handle of the
+// lent memory in the input. The service does not access the segments after invokeBulk has returned.
 func invokeBulk[In any](ctx context.Context, db *Database, op string, m *mercury.Method[In, Code], access mercury.Access, segments [][]byte, set func(mercury.Bulk) In) error {
 	region, err := db.node.LendSegments(segments, access, db.addr)
 	if err != nil {
@@ -205,7 +206,7 @@ func invokeBulk[In any](ctx context.Context, db *Database, op string, m *mercury
 	return db.codeError(op, code)
 }
 
-// packItems returns the sizes of items, and the concatenation of items.
+// packItems returns the sizes of items, and items concatenated.
 func packItems(items [][]byte) (sizes []uint64, all []byte) {
 	sizes = make([]uint64, len(items))
 	for i, b := range items {

@@ -29,7 +29,7 @@ const (
 	ErrOpForbidden
 	ErrKeyNotFound
 	ErrBufferSize // the value does not fit into the buffer
-	ErrKeyExists  // with NewOnly
+	ErrKeyExists  // the key exists, and the mode is NewOnly
 	ErrCorruption
 	ErrIO
 	ErrIncomplete
@@ -102,7 +102,7 @@ func (c Code) Error() string {
 // returned.
 var ErrAnswer = errors.New("the response does not match the request")
 
-// An Error is the error of an operation of a Database.
+// An Error describes a failed operation of a Database.
 type Error struct {
 	Op       string // "open", "put", "get", "length", "exists", "erase", "count" or "list"
 	Addr     string // address of the provider's process

@@ -91,7 +91,7 @@ func pickItems(items [][]byte, indexes []int) [][]byte {
 	return picked
 }
 
-// measureValues returns the indexes in pending whose keys exist, and the number of bytes needed for their values.
+// measureValues returns the indexes in pending of the keys that exist, and the total length of their values in bytes.
 func (db *Database) measureValues(ctx context.Context, keys [][]byte, pending []int) (there []int, room int, err error) {
 	sizes, err := db.getLengths(ctx, "get", pickItems(keys, pending))
 	if err != nil {
@@ -171,7 +171,7 @@ func (db *Database) GetEach(ctx context.Context, keys, bufs [][]byte) ([]Value, 
 	return values, nil
 }
 
-// sizeError returns the error that a size encodes, or nil if it is a length.
+// sizeError returns the error that the size n encodes, or nil if n is a length.
 func sizeError(n uint64) error {
 	switch n {
 	case sizeNotFound:
@@ -182,8 +182,8 @@ func sizeError(n uint64) error {
 	return nil
 }
 
-// getValues reads values with room for the given number of bytes, into buf, or into new memory if buf is nil. The
-// returned sizes have been checked: those that are lengths fit into data, one after another.
+// getValues reads the values of keys, of at most room bytes in total, into buf, or into new memory if buf is nil. The
+// returned sizes have been checked. Those that are lengths describe consecutive values in data.
 func (db *Database) getValues(ctx context.Context, keys [][]byte, room int, buf []byte) (sizes []uint64, data []byte, err error) {
 	if db.isDirect(16*len(keys) + totalSize(keys) + room) {
 		in := getDirectIn{Front: db.newHead(ctx, allModes), ValuesSize: uint64(room)}
@@ -242,8 +242,8 @@ func (db *Database) getValuesBulk(ctx context.Context, keys, bufs [][]byte, pack
 	return readSizes(head[8*n : 16*n]), nil
 }
 
-// checkSizes returns ErrAnswer unless there are count sizes and those that are lengths add up to at most room. The size
-// sizeNoMore is not valid for a value.
+// checkSizes returns ErrAnswer unless sizes has count elements of which those that are lengths add up to at most room.
+// The size sizeNoMore also results in ErrAnswer, because it is not valid for a value.
 func checkSizes(sizes []uint64, count, room int) error {
 	if len(sizes) != count {
 		return fmt.Errorf("%w: %d sizes, want %d", ErrAnswer, len(sizes), count)

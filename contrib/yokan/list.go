@@ -101,7 +101,8 @@ func (db *Database) listItems(ctx context.Context, from, filter []byte, count in
 	}
 }
 
-// splitPairs returns the listed pairs, or reports which of the buffers for keys and for values was too small.
+// splitPairs returns the listed pairs. If a buffer was too small, it reports in small whether that was the buffer for
+// keys, the buffer for values, or both.
 func (p *page) splitPairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 	last := 1
 	if l.values {
@@ -132,7 +133,7 @@ func (p *page) splitPairs(l *listing) (pairs []Pair, small [2]bool, err error) {
 	return pairs, small, nil
 }
 
-// listItemsDirect requests an answer inside the response.
+// listItemsDirect sends l and receives the page inside the response.
 func (db *Database) listItemsDirect(ctx context.Context, l *listing) (p page, err error) {
 	var code Code
 	if l.values {
@@ -152,8 +153,8 @@ func (db *Database) listItemsDirect(ctx context.Context, l *listing) (p page, er
 	return p, err
 }
 
-// listItemsBulk requests an answer in lent memory, which holds from, filter, the sizes of the keys, the sizes of the
-// values, the keys and the values.
+// listItemsBulk sends l and receives the page in lent memory. The memory holds from, filter, the sizes of the keys, the
+// sizes of the values, the keys, and the values.
 func (db *Database) listItemsBulk(ctx context.Context, l *listing) (p page, err error) {
 	n, begin := 8*l.count, len(l.from)+len(l.filter)
 	parts := []int{begin, n, l.room[0]}

@@ -4,7 +4,7 @@
 //	qs run -n 5 -- members                                        all together
 //	members -name late -seeds 127.0.0.1:7001                      one more, by the gossip address of another one
 //
-//	group.Join ─► Events ─► a line for each      View ─► Hello to each member      SIGTERM ─► Leave
+// Each process prints the group's events, calls Hello at each member, and leaves the group on SIGTERM.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/rendezvous"
 )
 
-// Hello returns the name of the called process.
+// Hello is the method that returns the name of the called process.
 var Hello = qs.Define[string, string]("members/hello", qs.Idempotent())
 
 func main() {

@@ -1,7 +1,7 @@
-// Command tracing has one trace over three processes, and prints its spans: those of the calls, and under each that of its handler.
-// To send them to a collector, give the provider an exporter of go.opentelemetry.io/otel/exporters instead of the printer.
+// Command tracing records one trace across three processes and prints its spans. The client calls front, which calls
+// back. The span of each handler is a child of the caller's span.
 //
-//	client ── page ──► front ── price ──► back
+// To send the spans to a collector, use an exporter of go.opentelemetry.io/otel/exporters in place of the printer.
 package main
 
 import (

@@ -1,6 +1,5 @@
-// Command metrics is a service whose metrics Prometheus fetches. It calls itself a few times, fetches them, and prints some.
-//
-//	calls ──► node ── Observe ──► Collector ◄── GET /metrics ── Prometheus
+// Command metrics is a service that exports metrics to Prometheus. It calls itself a few times, then requests its own
+// metrics over HTTP and prints some of them.
 package main
 
 import (

@@ -20,7 +20,7 @@ import (
 type operation struct {
 	kind            byte // 'r'ead, 'w'rite or 'c'ompare-and-swap
 	key             string
-	value, expected string // value is written by 'w' and 'c'; expected is the value that 'c' compares against
+	value, expected string // the value that 'w' and 'c' write, and the value that 'c' compares with
 }
 
 // An outcome is the output of an operation.
@@ -121,8 +121,8 @@ func (h *history) writeLatency(from, to time.Duration) string {
 	)
 }
 
-// One in largeEvery written values is large. The log entry of a large value is sent to followers in
-// parts, and a fault may occur between two parts. The history holds such a value without its
+// One written value in largeEvery is large. The log entry of a large value is sent to followers in
+// parts, so a fault may occur between two parts. The history holds large values without their
 // padding.
 const (
 	largeEvery = 100
@@ -141,8 +141,8 @@ func expand(value string) string {
 	return value
 }
 
-// shorten returns the history's value for a value that was read. A damaged value is returned
-// unchanged, and equals no value written.
+// shorten returns the value that the history holds for a stored value. A damaged value is returned
+// unchanged, and equals no value that was written.
 func shorten(value string) string {
 	if short := strings.TrimSuffix(value, padding); strings.HasSuffix(short, largeMark) && len(short) < len(value) {
 		return short

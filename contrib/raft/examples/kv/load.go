@@ -16,9 +16,9 @@ import (
 // loadServer is the name of the server that generates the load.
 const loadServer = "kv-0"
 
-// Load is a method of kv-0 with the flag -load. Every other server calls it with its own name when
-// it is ready. The load begins when all servers have called. The calls are answered when the load
-// is complete, and the servers exit then, so that no server exits during the load.
+// Load is a method that kv-0 serves if it has the flag -load. Every other server calls it with its
+// own name once it is ready. The load begins when all servers have called Load. All calls return
+// when the load is complete, so that no server exits during the load.
 var Load = qs.Define[string, struct{}]("kv/load", qs.Idempotent())
 
 // A loadRun is one run of the load, together with the servers that wait for it to complete.

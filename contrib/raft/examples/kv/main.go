@@ -3,9 +3,10 @@
 //
 //	qs run -n 5 -- kv -dir /tmp/kv -load 10s
 //
-//	client ── kv/put ───► leader ── raft ──► a majority syncs the entry to bbolt ──► applied, acknowledged
-//	       ── kv/get ───► leader: a majority confirms that it still leads ──► its value
-//	       ── kv/get with Stale, kv/watch ──► any server: what is applied there
+// A Put is sent to the leader and is acknowledged after a majority has synced its log entry to
+// bbolt and the leader has applied it. A Get is sent to the leader, which answers after a majority
+// has confirmed that it still leads. A Get with Stale set, and a Watch, are answered by any server
+// from the entries that it has applied.
 //
 // Package group tracks the servers and their addresses. Raft identifies servers by name.
 package main
@@ -279,7 +280,7 @@ func (c *config) bootstrap(ctx context.Context, s *server, d *directory) error {
 	for i := range c.size {
 		name := fmt.Sprint("kv-", i)
 		isInitial = isInitial || name == c.name
-		// The address is the name, which directory resolves.
+		// The address is the server's name, which the directory resolves.
 		servers.Servers = append(
 			servers.Servers,
 			raft.Server{ID: raft.ServerID(name), Address: raft.ServerAddress(name)},
@@ -309,7 +310,7 @@ func (c *config) bootstrap(ctx context.Context, s *server, d *directory) error {
 	}
 }
 
-// waitForEnd returns when the process should exit.
+// waitForEnd blocks until the process should exit.
 func (c *config) waitForEnd(
 	ctx context.Context, s *server, g *group.Group, d *directory, l *loadRun,
 ) error {

@@ -19,7 +19,7 @@ import (
 var (
 	Put    = qs.Define[PutIn, uint64]("kv/put") // returns the index of the log entry
 	Get    = qs.Define[GetIn, GetOut]("kv/get", qs.Idempotent())
-	Watch  = qs.DefineStream[WatchIn, Change]("kv/watch") // streams the changes that the called server applies from then on
+	Watch  = qs.DefineStream[WatchIn, Change]("kv/watch") // streams the changes that the called server applies after the call has begun
 	Status = qs.Define[struct{}, StatusOut]("kv/status", qs.Idempotent())
 	Join   = qs.Define[string, struct{}]("kv/join", qs.Idempotent())   // makes a member of the group a voter
 	Remove = qs.Define[string, struct{}]("kv/remove", qs.Idempotent()) // removes a server whose process has terminated permanently
@@ -73,8 +73,8 @@ type server struct {
 	transport      *raftqs.Transport
 	raft           *raft.Raft
 	store          *store
-	ledTerm        atomic.Uint64  // last term in which this server led and had applied all entries of earlier leaders
-	leadership     chan bool      // from raft: whether this server has become the leader or has lost leadership
+	ledTerm        atomic.Uint64  // last term in which this server was the leader and had applied all entries of earlier leaders
+	leadership     chan bool      // receives from raft whether this server is the leader, after each change
 	leadershipDone chan struct{}  // closed when watchLeadership has returned
 	requests       requestTracker // requests that use raft
 
@@ -257,10 +257,9 @@ func (s *server) put(_ context.Context, in PutIn) (uint64, error) {
 }
 
 // get implements the method Get. Two checks make a read without Stale linearizable. First, this
-// server has applied all entries that earlier leaders acknowledged (ledTerm). Second, a majority
-// confirms, after the request arrived, that this server still leads (verify). Then no server has
-// acknowledged a write that is not applied here, since a leader applies an entry before
-// acknowledging it.
+// server has applied all entries that earlier leaders acknowledged (see ledTerm). Second, after the
+// request arrived, a majority has confirmed that this server still leads (see verify). Because a
+// leader applies an entry before it acknowledges it, no acknowledged write is then missing here.
 func (s *server) get(_ context.Context, in GetIn) (out GetOut, err error) {
 	if !in.Stale {
 		if !s.requests.tryBegin() {

@@ -1,9 +1,7 @@
-// Command three is a replicated counter: three servers in one process, each a raft.Raft over a node.
-// It stops the leader, and the others elect a new one. The logs are in memory; examples/kv is a complete
+// Command three is a replicated counter. It runs three servers in one process, each of which is a
+// raft.Raft on a node, and all of which apply the same log entries in the same order. It stops the
+// leader, and the others elect a new one. The logs are in memory. See examples/kv for a complete
 // store with logs on disk.
-//
-//	leader ── entries ──► follower    each server applies the same entries in the same order
-//	   └───── entries ──► follower
 package main
 
 import (
