@@ -42,7 +42,7 @@ type Group struct {
 // maxKnown limits the number of members that are remembered after they failed or left.
 const maxKnown = 16 << 10
 
-// Over returns a Group that receives the members from s, for the process that owns node. name is the process's member
+// Over returns a Group for the process that owns node, with the members that s reports. The process's member name is
 // name.
 func Over(node *qs.Node, name string, s Source) (*Group, error) {
 	g := &Group{node: node, name: name, source: s, known: map[string]Member{}}

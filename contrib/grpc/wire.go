@@ -35,8 +35,8 @@ const (
 	flagMessage    = 2 // there is a message
 	flagEnd        = 4 // there is an end
 
-	// maxMetadata limits header, trailer and request metadata, in bytes each. Each pair of key and
-	// value counts 2 additional bytes.
+	// maxMetadata is the maximum size, in bytes, of each of the header, the trailer and the request
+	// metadata. Each pair of key and value counts 2 additional bytes.
 	maxMetadata = 64 << 10
 	// maxDetail limits the size of a call's end in the detail of its error. Package hg drops longer
 	// details.

@@ -119,7 +119,8 @@ type notifyLock struct {
 	missed bool // tryLock has failed since the holder last looked for work
 }
 
-// tryLock acquires the lock and returns true, or notifies the holder and returns false.
+// tryLock acquires the lock and returns true. If the lock is held, tryLock returns false, which
+// makes the holder's next tryUnlock fail.
 func (t *notifyLock) tryLock() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

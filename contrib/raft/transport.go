@@ -236,8 +236,8 @@ func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 // follower uses for each request, in addition to the stream's flow-control window.
 const maxRequest = 1 << 20
 
-// splitRequest returns args, or, if args is larger than maxRequest bytes, equivalent requests to be
-// sent one after another. It never splits an entry.
+// splitRequest returns the requests to send, one after another, in place of args. The result is
+// args itself unless args is larger than maxRequest bytes. An entry is never split.
 func splitRequest(args *raft.AppendEntriesRequest) []*raft.AppendEntriesRequest {
 	size, first, part := 0, 0, *args
 	var parts []*raft.AppendEntriesRequest
@@ -370,12 +370,13 @@ func (t *Transport) DisconnectAll() {
 	}
 }
 
-// excludedLocked reports whether calls to and from addr are rejected. t.mu must be held.
+// excludedLocked reports whether calls to and from the server at addr are rejected, because of
+// Disconnect or DisconnectAll. t.mu must be held.
 func (t *Transport) excludedLocked(addr raft.ServerAddress) bool {
 	return t.disconnectedAll || t.excluded[addr]
 }
 
-// disconnect closes the connections to a peer and ends the calls on them.
+// disconnect closes the connections to p and ends the calls on them.
 func (t *Transport) disconnect(p qs.Peer) {
 	if p == (qs.Peer{}) {
 		return

@@ -16,8 +16,8 @@ func (db *Database) Put(ctx context.Context, key, value []byte) error {
 	return db.PutMulti(ctx, []Pair{{key, value}})
 }
 
-// copyBelow is the length in bytes below which values are copied into a common segment. Longer values are lent
-// directly, each as a segment of its own, which takes 72 bytes in the request.
+// copyBelow is the length in bytes below which values are copied into a common segment. Values of this length or more
+// are lent directly, each as a segment of its own, which takes 72 bytes in the request.
 const copyBelow = 4 << 10
 
 // PutMulti stores pairs with one call and waits until they are stored. Values of 4 KiB or more are not copied; the

@@ -66,8 +66,8 @@ func NewInline[T comparable](e *Executor[T], poller Poller) *Inline[T] {
 	return &Inline[T]{e: e, poller: poller}
 }
 
-// Give is like Executor.Give, for a job received by i's polling goroutine. The job may be left to
-// that goroutine.
+// Give is like Executor.Give, for a job received by i's polling goroutine. The job may be left in
+// the queue for that goroutine to run.
 func (i *Inline[T]) Give(job T) {
 	e := i.e
 	e.mu.Lock()
@@ -76,7 +76,7 @@ func (i *Inline[T]) Give(job T) {
 }
 
 // GiveLasting is like Executor.GiveLasting, for a job received by i's polling goroutine. The job
-// may begin there.
+// may begin on that goroutine.
 func (i *Inline[T]) GiveLasting(job T) {
 	e := i.e
 	e.mu.Lock()
@@ -88,9 +88,9 @@ func (i *Inline[T]) GiveLasting(job T) {
 	e.startLastingLocked(job)
 }
 
-// RunPass implements loop.Runner. It runs callbacks, either all that are ready or only the first,
-// and then the jobs that they gave. It calls Keep, on any goroutine, when a job occupies p's
-// goroutine and another one must poll.
+// RunPass implements loop.Runner. It runs either all callbacks that are ready or only the first,
+// and then the jobs that the callbacks gave. When a job occupies p's goroutine and another
+// goroutine must poll, p.Keep is called, on any goroutine.
 func (i *Inline[T]) RunPass(p loop.Pass) {
 	e := i.e
 	trial, maxTime, left := &i.batch, maxInBatch, math.MaxInt

@@ -39,7 +39,7 @@ const (
 	Get        Kind = 5 // opens a get; tail = region, offset, length
 	Data       Kind = 6 // a piece of a put, or with FlagAnswer of a get; tag = offset within the operation
 	Done       Kind = 7 // the memory's owner has completed or refused a put or get; tag = code
-	Cancel     Kind = 8 // the memory's owner has completed or refused the put or get; tag = code
+	Cancel     Kind = 8 // the put or get with this operation is canceled
 	Ping       Kind = 9 // requests a Pong
 	Pong       Kind = 10
 	Credit     Kind = 11 // carries the header's credit; tag = total bytes of room granted to the peer
@@ -196,8 +196,8 @@ var crcTable = crc32.MakeTable(crc32.Castagnoli)
 func (h *Header) SetPayload(n int) { h.Length = uint32(h.Kind.shape().tail + n) }
 
 // Append appends the encoding of h and payload to b and returns the extended slice. It sets
-// h.Length. The CRC covers the header, tail and payload. A kind that has no payload is encoded as
-// by AppendFront.
+// h.Length. The CRC covers the header, tail and payload. If h's kind has no payload, Append is
+// equivalent to AppendFront.
 func (h *Header) Append(b []byte, payload []byte) []byte {
 	if sh := h.Kind.shape(); !sh.payload && !h.Kind.IsSkipped() || sh.bulk {
 		return h.AppendFront(b, 0)

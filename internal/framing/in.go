@@ -155,8 +155,9 @@ func (in *In) Got(n int) {
 	in.w += n
 }
 
-// Fault is called instead of Got if the read failed with EFAULT and read nothing. If Scatter
-// returned user memory, the rest of its payload is discarded; otherwise Fault returns false.
+// Fault must be called instead of Got if the read failed with EFAULT and read nothing. If Scatter
+// returned user memory, Fault returns true, and the rest of the payload for that memory is
+// discarded. Otherwise it returns false.
 func (in *In) Fault() bool {
 	if !in.viewBorrowed {
 		return false

@@ -191,9 +191,9 @@ func (out *Out) Copy(b []byte) int {
 	return n
 }
 
-// Fault is called instead of Wrote if the write failed with EFAULT and wrote nothing. If Gather
-// returned user memory, zeros are sent in its place after the next Fill; otherwise Fault returns
-// false.
+// Fault must be called instead of Wrote if the write failed with EFAULT and wrote nothing. If
+// Gather returned user memory, Fault returns true, and zeros are sent in place of that memory after
+// the next Fill. Otherwise it returns false.
 func (out *Out) Fault() bool {
 	if !out.viewBorrowed {
 		return false

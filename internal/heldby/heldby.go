@@ -9,10 +9,10 @@ type Reason uint8
 // renumbered.
 const (
 	None       Reason = 0 // they are not waiting
-	NotDriven  Reason = 1 // the limit hg.Config.MaxActivePerPeer is reached
-	PerPeer    Reason = 2 // the limit hg.Config.MaxActive is reached
-	Total      Reason = 3 // the limit hg.RPC.MaxActive or qs.MaxConcurrent is reached
-	Method     Reason = 4 // hg.RPC.MaxActive, qs.MaxConcurrent
+	NotDriven  Reason = 1 // nothing runs the context's callbacks
+	PerPeer    Reason = 2 // the limit hg.Config.MaxActivePerPeer is reached
+	Total      Reason = 3 // the limit hg.Config.MaxActive is reached
+	Method     Reason = 4 // the limit hg.RPC.MaxActive or qs.MaxConcurrent is reached
 	Workers    Reason = 5 // all workers of hg.Config.Dispatch or qs.Config.MaxConcurrent are busy
 	Authorizer Reason = 6 // hg.Config.Authorize has not decided
 	Program    Reason = 7 // another part of the receiving program delays them

@@ -116,8 +116,8 @@ func (l *Loop) Away() (number uint32) {
 	return b.number.Load()
 }
 
-// Home reports that the work counted by Away is done. The last worker of a batch sends the output
-// if no leader will do so.
+// Home reports that the work counted by Away is done. The last worker of a batch sends the output,
+// unless a goroutine leads, which then sends it.
 func (l *Loop) Home(number uint32) {
 	b := &l.batch
 	if number == 0 || number != b.number.Load() {

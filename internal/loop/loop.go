@@ -347,7 +347,8 @@ func (l *Loop) tryLead(w *Waiter) bool {
 	return l.mayLead(w, s) && l.lead.CompareAndSwap(s, w.id)
 }
 
-// drivePass is like pass, for mode Each.
+// drivePass polls and runs callbacks in mode Each, in which it takes the place of pass. It returns
+// the error of Poll, and more is true if callbacks may be left.
 func (l *Loop) drivePass(w *Waiter) (failed error, more bool) {
 	failed = l.poll(w, w.deadline)
 	return failed, l.runCallbacks(w, w.maxCallbacks())

@@ -120,8 +120,8 @@ func (w *Writer) ReadFrom(from io.Reader) (total int64, err error) {
 	return total, io.ErrNoProgress
 }
 
-// readInto reads from from into room. If nothing was read, it calls Skip, unless full is true,
-// which means that room is not part of the destination.
+// readInto makes one call of from.Read with room. If nothing was read, it calls Skip, unless full
+// is true, which means that room is not part of the destination.
 func (w *Writer) readInto(from io.Reader, room []byte, full bool) (n int, err error) {
 	defer func() {
 		if n <= 0 && !full && w.Skip != nil {

@@ -306,8 +306,8 @@ func (r *typeComparison) compareStructs(w, t *Type, path string) {
 	}
 }
 
-// findDecoded returns the member that the decoder sets for name. known is false if there is none.
-// It is true with a nil m for an embedded struct.
+// findDecoded returns the member that the decoder sets for name. known is false if there is no such
+// member. For an embedded struct, m is nil and known is true.
 func (t *Type) findDecoded(name string) (m *Member, known bool) {
 	if m = t.Find(name); m != nil {
 		return m, true
@@ -320,7 +320,7 @@ func (t *Type) findDecoded(name string) (m *Member, known bool) {
 	return nil, false
 }
 
-// canBeEmpty reports whether the zero value of m is omitted or sent without a value.
+// canBeEmpty reports whether m is omitted, or is sent without a value, if it is zero.
 func (m *Member) canBeEmpty() bool {
 	switch t := m.Type; {
 	case m.Optional, t.Kind == reflect.Pointer, t.Kind == reflect.Interface, t.Word == "Source", t.Word == "Sink":

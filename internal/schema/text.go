@@ -51,8 +51,8 @@ type namedType struct {
 	name string
 }
 
-// enterType adds t to the enclosing types. It returns the name to write for t, or "" if it is
-// written without one.
+// enterType adds t to the enclosing types. It returns the name to write for t, or "" if t is
+// written without a name.
 func (p *printer) enterType(t *Type) string {
 	name := displayName(t)
 	if slices.ContainsFunc(p.enclosing, func(n namedType) bool { return n.name == name }) {

@@ -59,7 +59,7 @@ type Field struct {
 	Type               *Type
 }
 
-// Sent reports whether the field, or any fields of the struct embedded in it, are sent.
+// Sent reports whether the field is sent or, for an embedded struct, whether its fields are.
 func (f *Field) Sent() bool { return f.Tag != "-" && (f.Exported || f.Embedded) }
 
 // WireName returns the field's name on the wire.
@@ -74,8 +74,8 @@ func (f *Field) WireName() string {
 type Member struct {
 	Name string
 	Type *Type
-	// Optional means that the member may be omitted, or be nil in place of its type, because it has
-	// omitempty or is a field of a struct embedded by pointer.
+	// Optional means that the member may be omitted or may be nil even if its type has no nil
+	// value, because it has the option omitempty or is a field of a struct embedded by pointer.
 	Optional bool
 }
 

@@ -209,7 +209,7 @@ func fill(dst reflect.Value, v any, path string) (err error) {
 
 func fillScalar(dst reflect.Value, v any, path string) error {
 	kind := dst.Kind()
-	// NaN and infinities, or a number as a string
+	// The string is NaN, an infinity, or a number.
 	if s, ok := v.(string); ok && (kind == reflect.Float64 || kind == reflect.Float32) {
 		if f, err := strconv.ParseFloat(s, dst.Type().Bits()); err == nil {
 			dst.SetFloat(f)

@@ -148,7 +148,7 @@ func (c *conn) remove() {
 	w.openConns = removeElement(w.openConns, c)
 }
 
-// resetBoth breaks the connection. The segments in flight are lost, and both ends receive a reset.
+// resetBoth resets the connection. The segments in flight are lost, and both ends receive a reset.
 func (c *conn) resetBoth() {
 	for i := range c.pipes {
 		c.pipes[i].clear()

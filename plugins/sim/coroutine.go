@@ -131,7 +131,8 @@ func (w *World) wakeReady(p *port) {
 	p.waiting = kept
 }
 
-// makeReady makes a coroutine whose wait is satisfied runnable, after a stall if one is drawn.
+// makeReady makes c, whose condition is true, runnable. If Faults.Stall is set, c becomes runnable
+// only after a random delay.
 func (w *World) makeReady(c *coroutine) {
 	w.events.cancel(&c.timeout)
 	w.addTrace("ready", c.name, c.id, 0)
@@ -148,14 +149,14 @@ func (w *World) enqueue(c *coroutine) {
 	w.runnable = append(w.runnable, c)
 }
 
-// endWait ends c's wait with a timeout.
+// endWait makes c runnable, with its wait timed out.
 func (c *coroutine) endWait() {
 	c.timedOut = true
 	c.w.events.cancel(&c.timeout)
 	c.w.enqueue(c)
 }
 
-// fire handles the end of a wait or of a stall.
+// fire handles the timeout of c's wait, or the end of c's stall.
 func (c *coroutine) fire(*event) {
 	if c.state == coStalled {
 		c.w.enqueue(c)

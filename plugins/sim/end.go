@@ -141,7 +141,8 @@ func (en *endpoint) receive(b []byte) {
 	en.in.Idle()
 }
 
-// deliverWaiting delivers a segment that was waiting for a goroutine to drive the context.
+// deliverWaiting schedules the delivery of a segment that has arrived but was waiting for a
+// goroutine to drive the context.
 func (en *endpoint) deliverWaiting() {
 	if p := en.inPipe(); p.waitsForReceiver {
 		p.waitsForReceiver = false
@@ -199,7 +200,7 @@ func (en *endpoint) closeWith(last []byte) {
 	out.push(segment{kind: segmentClose})
 }
 
-// crash closes an endpoint of a node that has crashed.
+// crash closes en, whose node has crashed. The peer receives a reset unless silent is true.
 func (en *endpoint) crash(silent bool) {
 	c := en.conn
 	en.closed, en.canSend = true, false

@@ -151,7 +151,8 @@ func (p *port) closeAll() {
 	}
 }
 
-// crash closes the connections of a port whose node has crashed.
+// crash closes the connections of p, whose node has crashed. Their peers receive resets unless
+// silent is true.
 func (p *port) crash(silent bool) {
 	p.isShut.Store(true)
 	p.isReleased.Store(true)

@@ -171,8 +171,8 @@ func (w *World) removeRunnable(i int) *coroutine {
 	return c
 }
 
-// isBlocked reports whether a runnable coroutine can no longer continue, and if so makes it wait
-// again.
+// isBlocked reports whether the runnable coroutine c cannot continue, either because its node is
+// paused or because its condition is no longer true. In the latter case it makes c wait again.
 func (w *World) isBlocked(c *coroutine) bool {
 	switch {
 	case c.node.isPaused:
