@@ -20,7 +20,7 @@ import (
 )
 
 // A Server serves gRPC services on a Node. It implements grpc.ServiceRegistrar, which generated
-// code requires, and reflection.GRPCServer; the reflection, health and channelz services can be
+// code requires, and reflection.GRPCServer. The reflection, health and channelz services can be
 // registered on it. The caller is responsible for serving, draining and closing the Node.
 type Server struct {
 	node   *qs.Node

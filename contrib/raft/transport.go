@@ -21,8 +21,9 @@ type Options struct {
 	// on all servers of a cluster. Transports of different clusters may share a node. Empty means
 	// "raft".
 	Cluster string
-	// Addr is the address at which other servers reach this one. It may contain a host name, as in
-	// "tcp://kv-0.kv:7000". Empty means Node.Addr, which works unless the node listens on 0.0.0.0.
+	// Addr is the address at which other servers reach this server. It may contain a host name, as
+	// in "tcp://kv-0.kv:7000". Empty means Node.Addr, which works unless the node listens on
+	// 0.0.0.0.
 	Addr raft.ServerAddress
 	// Addresses returns a server's current address, which replaces the one in raft's configuration.
 	// If it is nil or returns an error, the address in the configuration is used.

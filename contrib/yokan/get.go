@@ -141,7 +141,7 @@ func (db *Database) GetPacked(ctx context.Context, keys [][]byte, buf []byte) ([
 }
 
 // GetEach reads the value of keys[i] into bufs[i], with one call. The result has a Value for each key. For a value that
-// is longer than its buffer, Err is ErrBufferSize; the other values are not affected.
+// is longer than its buffer, Err is ErrBufferSize. The other values are not affected.
 //
 // The service can read and write the buffers until GetEach returns. With Consume it erases even values that did not
 // fit. The mode Direct is ignored. The error matches ErrInvalidArgs unless len(bufs) equals len(keys).

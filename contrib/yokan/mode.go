@@ -1,7 +1,7 @@
 package yokan
 
-// A Mode modifies the operations of a Database; see Database.With. Modes are combined with |. Not every backend
-// supports every mode; an unsupported mode results in ErrMode.
+// A Mode modifies the operations of a Database. See Database.With. Modes are combined with |. An operation with a mode
+// that the backend does not support fails with ErrMode.
 type Mode int32
 
 // Modes. The numbers are Yokan's.

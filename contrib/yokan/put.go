@@ -20,9 +20,9 @@ func (db *Database) Put(ctx context.Context, key, value []byte) error {
 // are lent directly, each as a segment of its own, which takes 72 bytes in the request.
 const copyBelow = 4 << 10
 
-// PutMulti stores pairs with one call and waits until they are stored. Values of 4 KiB or more are not copied; the
-// service reads them in place while PutMulti runs. Whether other clients see all pairs at once depends on the backend.
-// If PutMulti returns an error, some pairs may have been stored. If pairs is empty, no call is made.
+// PutMulti stores pairs with one call and waits until they are stored. The service reads values of 4 KiB or more
+// directly from the caller's memory, without a copy. Whether other clients see all pairs at once depends on the
+// backend. If PutMulti returns an error, some pairs may have been stored. If pairs is empty, no call is made.
 func (db *Database) PutMulti(ctx context.Context, pairs []Pair) error {
 	keys, values := make([][]byte, len(pairs)), make([][]byte, len(pairs))
 	for i, p := range pairs {

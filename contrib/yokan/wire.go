@@ -14,7 +14,7 @@ type requestHead struct {
 	isOldWire bool    // release 0.9 or earlier, which has no timeout
 }
 
-// AppendProc appends Yokan's encoding of f to to and returns the extended slice.
+// AppendProc appends f in Yokan's encoding and returns the extended slice.
 func (f requestHead) AppendProc(to []byte) ([]byte, error) {
 	to = binary.LittleEndian.AppendUint32(to, uint32(f.mode))
 	if !f.isOldWire {

@@ -14,8 +14,8 @@ type Bye struct {
 	Code codes.Code
 	Next uint64 // number of the peer's first UNEXPECTED message that was not received; 0 if unknown
 	Text string
-	// Offer, if not nil, is another address of the class that the rejected peer should dial. It
-	// replaces Text.
+	// Offer, if not nil, is another address of the class, for the rejected peer to dial. A Bye with
+	// an Offer has no Text.
 	Offer *Offer
 }
 
@@ -55,7 +55,7 @@ func (b Bye) wireText() (code byte, text string) {
 	return byte(b.Code), CutText(b.Text, maxText)
 }
 
-// CutText returns text truncated to at most most bytes, without splitting a UTF-8 sequence.
+// CutText truncates text to the given maximum length in bytes, without splitting a UTF-8 sequence.
 func CutText(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -9,7 +9,7 @@ const (
 	Version       = 7
 )
 
-// appendLater appends the HELLO labels that only a later release has. takeLater parses such a
-// label. It returns false if this release does not know the label.
+// appendLater appends the HELLO labels that only a later release has, and takeLater parses them.
+// takeLater returns false if this release does not know the label.
 func appendLater(b []byte) []byte           { return b }
 func takeLater(label uint16, v []byte) bool { return false }

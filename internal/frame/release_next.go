@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// This file implements the release after this one, for tests of upgrades. It makes one addition of
-// each kind and uses it only with peers that support it.
+// This file implements the next release, for tests of upgrades. It makes one addition of each kind
+// and uses it only with peers that support it.
 
 // The supported versions of the wire format. The operation of a CREDIT is 8 in version 8 and 0 in
 // version 7.

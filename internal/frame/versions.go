@@ -19,9 +19,9 @@ func (r Range) Common(other Range) (version uint16, ok bool) {
 	return version, version >= max(r.Oldest, other.Oldest)
 }
 
-// Agree returns the newest version of what that both the dialing and the listening side support.
-// Its error is ErrVersion. The error text is the same on both sides and states both ranges and the
-// side to upgrade.
+// Agree returns the newest version that both the dialing and the listening side support. If there
+// is none, the error is ErrVersion. Its text is the same on both sides, and states the name of the
+// format, which is what, both ranges, and the side to upgrade.
 func Agree(what string, dialer, listener Range) (version uint16, err error) {
 	version, ok := dialer.Common(listener)
 	if ok {

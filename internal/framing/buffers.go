@@ -13,7 +13,7 @@ type Buffers struct {
 	free [8]atomic.Pointer[[bufSize]byte]
 }
 
-// get returns a free buffer or allocates one. Its contents are undefined.
+// get returns a free buffer, or a new one if none is free. Its contents are undefined.
 func (s *Buffers) get() *[bufSize]byte {
 	for i := range s.free {
 		if s.free[i].Load() == nil {

@@ -156,7 +156,7 @@ const MaxVectors = 64
 // these calls.
 func (out *Out) Gather(iov [][]byte) [][]byte { return out.gatherUpTo(iov, MaxVectors) }
 
-// gatherUpTo is like Gather, but returns at most most buffers.
+// gatherUpTo is like Gather, but with the given maximum number of buffers.
 func (out *Out) gatherUpTo(iov [][]byte, most int) [][]byte {
 	if len(out.unwritten) > 0 {
 		iov = append(iov, out.unwritten)

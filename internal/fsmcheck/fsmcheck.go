@@ -42,8 +42,8 @@ func Broken() string {
 // All returns all machines. The caller must not modify the slice.
 func All() []*Machine { return machines }
 
-// New creates a machine that All will return. It must be called only during package initialization.
-// next lists, for each state, the states that may follow it.
+// New creates a machine and adds it to those returned by All. New must be called only during
+// package initialization. next lists, for each state, the states that may follow it.
 func New(name string, states []string, next [][]State) *Machine {
 	m := &Machine{name: name, states: states, steps: make([]step, len(states)*len(states))}
 	for from, all := range next {

@@ -435,8 +435,9 @@ func (l *Loop) wakeTogether(w *Waiter) {
 	}
 }
 
-// runCallbacks runs at most most callbacks, stopping when w's wait is complete or none is queued.
-// It returns true if it stopped for another reason, so that callbacks may be left.
+// runCallbacks runs queued callbacks until none is left, w's wait is complete, or the maximum
+// number given by most has been reached. more is true if it stopped because of that number or after
+// longRun, so that callbacks may be left.
 func (l *Loop) runCallbacks(w *Waiter, most int) (more bool) {
 	if w.runner == nil {
 		l.Others.Add(1)

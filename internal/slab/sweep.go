@@ -9,8 +9,8 @@ import (
 // that.
 const idleTime = time.Second
 
-// sweepScheduled reports whether a timer is running that will call sweep. A timer runs from the
-// first Put until all free lists are empty.
+// sweepScheduled reports whether a timer that calls sweep is running. A timer runs from the first
+// Put until all free lists are empty.
 var sweepScheduled atomic.Bool
 
 // sweep releases the buffers that have not been used since the last sweep, and schedules another

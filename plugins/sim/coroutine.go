@@ -213,8 +213,7 @@ func (w *World) unwindCoroutine(c *coroutine) {
 	w.current = nil
 }
 
-// removeCoroutine removes a coroutine that has returned. If the coroutine panicked, removeCoroutine
-// panics as well.
+// removeCoroutine removes c, which has returned. If c panicked, removeCoroutine panics.
 func (w *World) removeCoroutine(c *coroutine) {
 	if c.state == coDone {
 		return

@@ -67,8 +67,8 @@ func (w *World) isPartitioned(from, to *Node) bool {
 // holdEvent delays ev until a partition ends.
 func (w *World) holdEvent(ev *event) { w.heldEvents = append(w.heldEvents, ev) }
 
-// releaseHeld reschedules the held events. Those that are still blocked by a partition will be held
-// again.
+// releaseHeld reschedules the held events. An event that is still blocked by a partition is held
+// again when it fires.
 func (w *World) releaseHeld() {
 	for i, ev := range w.heldEvents {
 		if ev.heapIndex == 0 {

@@ -80,7 +80,7 @@ func NewWorld(cfg Config) *World {
 	return w
 }
 
-// Seed returns the seed, which tests should print when they fail.
+// Seed returns the world's seed, which is needed to replay a failed test.
 func (w *World) Seed() uint64 { return w.cfg.Seed }
 
 // Now returns the current virtual time.

@@ -228,7 +228,7 @@ func (s *side) offer(rate float64) (good float64, p99 time.Duration) {
 		}
 		time.Sleep(time.Until(at)) // several calls start at once if the timer is coarser than the rate
 		wg.Go(func() {
-			// A call's time starts when the call should have begun.
+			// The deadline is relative to the time at which the call was scheduled to begin.
 			ctx, cancel := context.WithDeadline(context.Background(), at.Add(*deadline))
 			defer cancel()
 			err := s.call(ctx)

@@ -310,7 +310,8 @@ func (c *config) bootstrap(ctx context.Context, s *server, d *directory) error {
 	}
 }
 
-// waitForEnd blocks until the process should exit.
+// waitForEnd takes part in the load, if there is one, and logs the group's events. It returns when
+// ctx is done or the load is complete.
 func (c *config) waitForEnd(
 	ctx context.Context, s *server, g *group.Group, d *directory, l *loadRun,
 ) error {

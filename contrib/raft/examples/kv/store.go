@@ -33,7 +33,8 @@ type Change struct {
 	Index      uint64 // index of the log entry; it increases with every change
 }
 
-// maxQueuedChanges limits the queue of one watcher. A watcher is ended when its queue is full.
+// maxQueuedChanges is the maximum number of changes queued for one watcher. A watcher whose queue
+// is full is ended.
 const maxQueuedChanges = 1024
 
 // A store is the state machine. It is a map in memory, built from the log and its snapshots. It
