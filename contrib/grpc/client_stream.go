@@ -442,7 +442,8 @@ func (s *clientStream) RecvMsg(m any) error {
 	return s.fail(err)
 }
 
-// succeed ends the call without an error and returns result, unless the call has already failed.
+// succeed ends the call without an error and returns result. If the call has already failed, it
+// returns the call's status instead.
 func (s *clientStream) succeed(result error) error {
 	s.finish(nil, s.end)
 	if err, _ := s.result(); err != nil { // the caller's context was canceled in between

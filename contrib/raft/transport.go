@@ -486,7 +486,8 @@ func (t *Transport) deliverToRaft(
 	return t.awaitReply(ctx, replies)
 }
 
-// awaitReply waits for a reply from raft.
+// awaitReply waits for a reply from raft. It returns an error if ctx is done or the Transport is
+// closed first.
 func (t *Transport) awaitReply(
 	ctx context.Context, replies <-chan raft.RPCResponse,
 ) (got raft.RPCResponse, err error) {

@@ -165,7 +165,7 @@ func (db *Database) codeError(op string, c Code) error {
 	return db.newError(op, c)
 }
 
-// checkKeys returns an error if an operation with these keys and the modes of db cannot be sent.
+// checkKeys returns an error if a key is empty or if the modes of db exclude each other.
 func (db *Database) checkKeys(op string, keys [][]byte) error {
 	for i, key := range keys {
 		if len(key) == 0 {

@@ -98,8 +98,8 @@ func (db *Database) ErasePrefix(ctx context.Context, prefix []byte) error {
 	return db.codeError("erase", code)
 }
 
-// lendKeys lends the service the sizes of keys, copies of the keys, and memory for an answer of the given number of
-// bytes. It returns the answer.
+// lendKeys calls m and lends the service the sizes of keys, copies of the keys, and memory for an answer of the given
+// number of bytes. It returns the answer.
 func (db *Database) lendKeys(ctx context.Context, op string, m *mercury.Method[bulkIn, Code], allowed Mode, access mercury.Access, keys [][]byte, answer int) ([]byte, error) {
 	sizes, all := packItems(keys)
 	mem := append(appendSizes(make([]byte, 0, 8*len(keys)+len(all)+answer), sizes), all...)

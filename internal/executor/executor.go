@@ -164,7 +164,8 @@ func (e *Executor[T]) dropOver() {
 // waiting returns the number of jobs in the queue. e.mu must be held.
 func (e *Executor[T]) waiting() int { return len(e.queue) - e.first }
 
-// startWaiting starts queued jobs as Give would have. e.mu must be held.
+// startWaiting starts queued jobs until shared() jobs are running. If jobs remain in the queue, it
+// starts the checks that allow more goroutines. e.mu must be held.
 func (e *Executor[T]) startWaiting() {
 	for e.waiting() > 0 && e.running < min(shared(), e.opts.MaxRunning) {
 		e.start(e.pop())
@@ -185,7 +186,8 @@ func (e *Executor[T]) start(job T) {
 	e.opts.Go(func() { e.work(job) })
 }
 
-// startChecks starts the timer that calls check. e.mu must be held.
+// startChecks starts the timer that calls check, unless it is already running or MaxRunning jobs
+// are running. e.mu must be held.
 func (e *Executor[T]) startChecks() {
 	if e.isChecked || e.running >= e.opts.MaxRunning {
 		return

@@ -128,8 +128,8 @@ func (l *Loop) Home(number uint32) {
 	}
 }
 
-// countReturned counts a goroutine as returned, and flushes the output if the batch is split at
-// that goroutine. It reports whether it was the last one.
+// countReturned counts a goroutine as returned and reports whether it was the last outstanding
+// goroutine. It flushes the output if setSplit has arranged for that at this point.
 func (l *Loop) countReturned() (last bool) {
 	b := &l.batch
 	if b.outstanding.Load() <= 0 {
@@ -148,8 +148,8 @@ func (l *Loop) countReturned() (last bool) {
 	return false
 }
 
-// holdOutput makes the Driver hold back output until closeBatch. It returns false if the Driver
-// does not support that.
+// holdOutput makes the Driver hold back output until closeBatch is called. It returns false if the
+// Driver does not support that.
 func (l *Loop) holdOutput() bool {
 	switch b := &l.batch; {
 	case b.held.Load():
@@ -214,8 +214,9 @@ func (l *Loop) closeBatch() {
 	}
 }
 
-// waitOutstanding waits until all outstanding goroutines have returned. It returns false if none
-// has returned for batchTimeout. While goroutines return, it flushes the output every batchTimeout.
+// waitOutstanding waits until all outstanding goroutines have returned, and then returns true. It
+// returns false if none of them has returned for batchTimeout. While goroutines return, it flushes
+// the output every batchTimeout.
 func (b *batch) waitOutstanding(d Driver) (all bool) {
 	last, since := b.outstanding.Load(), d.Now()
 	for yields := 0; b.outstanding.Load() > 0; yields++ {

@@ -172,7 +172,7 @@ func (ca *Carrier) newConn(in *framing.In, s carrier.Session) *conn {
 	return c
 }
 
-// bindSession sets c's session.
+// bindSession sets the session of c, c.in and c.out.
 func (c *conn) bindSession(s carrier.Session) { c.session, c.in.Session, c.out.Session = s, s, s }
 
 // attach sets c's network connection to nc. The caller must hold the context's lock or be the only
@@ -193,7 +193,7 @@ func addrText(a net.Addr) string {
 	return a.String()
 }
 
-// wakeWriter makes the writer check for work without blocking.
+// wakeWriter makes the writer check for work. It does not block.
 func (c *conn) wakeWriter() {
 	select {
 	case c.wake <- struct{}{}:
@@ -268,7 +268,7 @@ func (c *conn) handleRead(nc net.Conn, n int, filled, wasLarge bool, err error) 
 	return filled, c.dead
 }
 
-// failSession fails c's session with err.
+// failSession fails c's session with err, unless Cut was called. It takes the context's lock.
 func (c *conn) failSession(err error) {
 	c.ca.core.Lock()
 	defer c.ca.core.UnlockInput()

@@ -298,7 +298,7 @@ func (t *Type) collectMembers(inside map[*Type]bool) (members []Member, aliases 
 }
 
 // inlinedStruct returns the embedded struct type of f if its fields are encoded as fields of the
-// outer struct, and nil otherwise.
+// outer struct, and nil otherwise. byPointer reports whether f embeds a pointer to that type.
 func (f *Field) inlinedStruct() (inner *Type, byPointer bool) {
 	if !f.Embedded || slices.Contains(f.Options, "noinline") {
 		return nil, false

@@ -149,7 +149,8 @@ func (p pairs) marshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// freeValue converts a JSON value whose type is unknown.
+// freeValue converts v, a JSON value whose type is unknown, to a Free. path is v's position, for
+// errors.
 func freeValue(v any, path string) (f Free, err error) {
 	switch v := v.(type) {
 	case json.Number:
@@ -195,7 +196,8 @@ func freeValueOfObject(v map[string]any, path string) (f Free, err error) {
 	return Free{all}, nil
 }
 
-// parseSpecialObject converts an object that has a name beginning with $.
+// parseSpecialObject converts a JSON object with a name that begins with $ to the value that it
+// represents. path is the object's position, for errors.
 func parseSpecialObject(v map[string]any, path string) (f Free, err error) {
 	const want = `want one of {"$bytes": BASE64}, {"$time": RFC 3339}, {"$float": "NaN", "+Inf" or "-Inf"} and {"$map": [[KEY, VALUE], ...]}`
 	if s, ok := v["$bytes"].(string); ok && len(v) == 1 {

@@ -150,7 +150,8 @@ func (en *endpoint) deliverWaiting() {
 	}
 }
 
-// failSession fails the endpoint's session with err.
+// failSession fails the endpoint's session with err, unless the endpoint is closed or detached. It
+// takes the context's lock.
 func (en *endpoint) failSession(err error) {
 	if en.closed {
 		return

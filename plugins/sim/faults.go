@@ -65,7 +65,8 @@ type Faults struct {
 	Again float64
 }
 
-// Storm returns the maximum faults drawn by random tests.
+// Storm returns the strongest faults that random tests use. Such a test weakens them at random with
+// Draw.
 func Storm() Faults {
 	return Faults{
 		Jitter: 50 * time.Millisecond, Refuse: 0.3, Reset: 0.01, Corrupt: 0.01,
@@ -76,8 +77,8 @@ func Storm() Faults {
 }
 
 // Draw returns random faults. Each class of faults is enabled with probability 1/2, with a strength
-// of at most that in f. Rates are uniformly distributed. Durations are log-uniformly distributed,
-// down to 1/4096.
+// of at most that in f. Rates are uniformly distributed. Durations are log-uniformly distributed
+// between 1/4096 of those in f and those in f.
 func (f Faults) Draw(r *rand.Rand) Faults {
 	rate := func(v float64) float64 {
 		on, u := r.Uint64()&1 == 1, r.Float64()

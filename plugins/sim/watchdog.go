@@ -19,7 +19,7 @@ type watchdog struct {
 // watchSteps is the number of consecutive checks without progress after which the watchdog reports.
 const watchSteps = 5
 
-// startWatchdog starts the watchdog. It runs until stop is called.
+// startWatchdog starts the watchdog, which runs until stop is called.
 func (w *World) startWatchdog() (stop func()) {
 	if w.cfg.Patience < 0 {
 		return func() {}
@@ -46,7 +46,7 @@ func (w *World) watchUntil(over chan struct{}) {
 	}
 }
 
-// reportBlocked reports the coroutine that blocks the world, along with its stack.
+// reportBlocked writes the name and the stack of c, which blocks the world, to Config.Log.
 func (w *World) reportBlocked(c *coroutine) {
 	out := w.cfg.Log
 	if out == nil {
