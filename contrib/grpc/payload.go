@@ -24,7 +24,7 @@ type format struct {
 	maxReceive   int                 // in bytes
 }
 
-// A payload is one message. To be sent, it is either a value to encode (msg) or encoded bytes
+// A payload is one message. A message to be sent is either a value to encode (msg) or encoded bytes
 // (body).
 type payload struct {
 	format     *format

@@ -177,8 +177,7 @@ func (r *response) decode(b []byte) error {
 }
 
 // An item is a received frame whose message has been decoded into a value provided by the receiver.
-// Items are reused, so decode sets every field that follows into. For most messages only a few of
-// these fields change.
+// Items are reused, so decode sets all fields below into.
 type item struct {
 	format *format // set by the receiver
 	into   any     // destination of the message; nil to discard it

@@ -17,9 +17,9 @@ import (
 
 // A pipeline is the leader's side of one call to a follower, which has a stream for requests and
 // one for responses. It has no goroutine of its own. AppendEntries and inboundPipeline.serve write
-// to the connection directly. inboundPipeline.onRequests, which receives requests and passes them
-// to raft's main loop, and onResponses, which receives responses and sends completed futures to
-// Consumer, are callbacks run by the nodes.
+// to the connection directly. The nodes run two callbacks: inboundPipeline.onRequests receives
+// requests and passes them to raft's main loop, and onResponses receives responses and sends
+// completed futures to Consumer.
 type pipeline struct {
 	handle       *hg.Handle
 	requests     frameWriter

@@ -55,7 +55,7 @@ const (
 	Stay       Kind = 21 // answers LEAVE: the session continues; the alternative answer is GOAWAY
 	Stream     Kind = 22 // bytes of a stream, delivered whole; op = stream, tag = offset; with FlagEnd the last ones
 	Window     Kind = 23 // op = stream, tag = offset up to which its sender may send, payload = total bytes of its reserve granted
-	Reset      Kind = 24 // ends the stream early; op = stream, tag = code, payload = text; with FlagEnd, the stream ends with this error instead
+	Reset      Kind = 24 // ends the stream early; op = stream, tag = code, payload = text; with FlagEnd, the error to return at the end of the stream, which follows
 	Probe      Kind = 25 // requests the readiness of the receiver's program; op = number of the probe in the session, starting at 1
 	Probed     Kind = 26 // answers the newest PROBE; op = its number, tag = a Readiness
 	Held       Kind = 27 // the reason that the receiver's messages are queued; op = a heldby.Reason, tag = active<<32 | limit

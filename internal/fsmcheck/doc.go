@@ -1,8 +1,8 @@
 // Package fsmcheck verifies that objects change their state only as their state machine's table
 // allows, and counts the transitions.
 //
-// A package calls Move with its lock held, before it changes an object's state. Move checks that
-// the new state may follow the old one and counts the transition.
+// Before the state of an object changes, Move is called with the lock that guards the object held.
+// Move checks that the new state may follow the old one and counts the transition.
 //
 // The state of an object is a single field, written by a single function. The transitions checked
 // and counted are therefore the ones that the code makes.

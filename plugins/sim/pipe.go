@@ -35,7 +35,7 @@ const (
 	segmentReset
 )
 
-// push appends a segment to the pipe.
+// push appends a segment to the pipe and draws the faults and the delay with which it arrives.
 func (p *pipe) push(s segment) {
 	w := p.conn.w
 	now := w.Now()
