@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// programArgs annotates commands whose flags end at the first argument. The arguments are the command line of another
-// program.
+// programArgs is the annotation of commands whose flags end at the first argument, because the arguments are another
+// program's command line.
 const programArgs = "program arguments"
 
 var negativeNumber = regexp.MustCompile(`^-[0-9.]`)
@@ -79,8 +79,8 @@ func findCommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// normalizeFlag returns arg with the number of dashes that pflag expects, and reports whether the flag's value is the
-// next argument.
+// normalizeFlag returns arg with the number of dashes that pflag requires, and reports whether the next argument is the
+// flag's value.
 func normalizeFlag(cmd *cobra.Command, arg string) (text string, takesValue bool) {
 	name, _, hasValue := strings.Cut(strings.TrimLeft(arg, "-"), "=")
 	if f := cmd.Flag(name); f != nil && len(name) > 1 {
@@ -100,7 +100,8 @@ func normalizeFlag(cmd *cobra.Command, arg string) (text string, takesValue bool
 	return arg, false
 }
 
-// canBeValue reports whether text that follows a flag's short name is its value, rather than the rest of a long name.
+// canBeValue reports whether text, which directly follows the flag's short name, can be its value. Otherwise the text
+// is the rest of a long name.
 func canBeValue(f *pflag.Flag, text string) bool {
 	return f.Value.Type() == "string" || strings.ContainsAny(text[:1], "0123456789.-=")
 }
@@ -144,7 +145,7 @@ func newUnknownCommandError(c *cobra.Command, name string) error {
 // otherFlags maps flag names used by other tools to the corresponding flags of this one.
 var otherFlags = map[string]string{"duration": "time", "requests": "count", "connect-timeout": "timeout", "deadline": "timeout", "header": "meta", "metadata": "meta"}
 
-// commandHints maps flags of other tools to their counterparts here, by command and flag.
+// commandHints maps a command with a flag of another tool to a text that describes the equivalent in qs.
 var commandHints = map[string]string{
 	"call -d": "JSON is the argument behind METHOD, without a flag", "call --data": "JSON is the argument behind METHOD, without a flag",
 	"bench -z": "the time of the run is -d", "bench -r": "the rate is -q or --rate, and input that is no JSON is --raw",
@@ -153,7 +154,7 @@ var commandHints = map[string]string{
 	"serve -p":     "the address is an argument: qs serve 127.0.0.1:PORT", "serve --listen": "the address is an argument: qs serve 127.0.0.1:PORT",
 }
 
-// explainFlagError adds the flag that was probably meant to an error about an unknown flag.
+// explainFlagError adds a suggestion of a known flag to an unknown-flag error.
 func explainFlagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		name := unknown.GetSpecifiedName()
@@ -207,11 +208,11 @@ func suggestionText(names []string) string {
 // mostSimilar is the maximum number of names that similarNames returns.
 const mostSimilar = 3
 
-// similarNames returns the names that typed probably stands for: those that have it as a prefix or suffix, otherwise
-// the ones with the smallest edit distance.
+// similarNames returns the names that the user most likely meant by typed. These are the names that have typed as a
+// prefix or suffix. If there are none, they are the names with the smallest edit distance.
 func similarNames(typed string, names []string) (found []string) {
 	lower := strings.ToLower(typed)
-	least := max(1, len(typed)/3) // number of letters that may be wrong
+	least := max(1, len(typed)/3) // maximum number of wrong letters
 	for _, name := range names {
 		if n := strings.ToLower(name); strings.HasSuffix(n, "/"+lower) || len(lower) > 1 && strings.HasPrefix(n, lower) {
 			found, least = append(found, name), -1

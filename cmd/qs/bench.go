@@ -56,7 +56,7 @@ type benchCommand struct {
 	size          int
 	lines         bool
 	compare       string
-	baselineGiven func(flag string) bool // reports whether a flag is on the command line
+	baselineGiven func(flag string) bool // reports whether a flag is set on the command line
 }
 
 func (a *app) newBench() *cobra.Command {
@@ -81,15 +81,15 @@ func (a *app) newBench() *cobra.Command {
 	fs.VarP(&b.metaFlag, "meta", "m", "`NAME=VALUE`: metadata of each call, such as a token; repeatable")
 	fs.BoolVar(&b.lines, "lines", false, "the input has one JSON value on each line, which calls take in turn")
 	fs.IntVarP(&b.size, "size", "s", -1, "`bytes` of input to make up: for --raw, or a method that takes []byte")
-	fs.Lookup("size").DefValue = "0" // the help shows no default
+	fs.Lookup("size").DefValue = "0" // the help must not show a default
 	fs.BoolVar(&b.isRaw, "raw", false, "send the input unchanged: for methods with codec raw")
 	fs.BoolVar(&b.oneWay, "oneway", false, "the method is one-way; needed only if the program does not publish its types")
 	fs.StringVar(&b.compare, "compare", "", "`FILE` with the JSON of an earlier run of the same settings, to compare with: other settings are refused before the run; the FILE of a later run may take the place of ADDRESS and METHOD")
 	return c
 }
 
-// wantArgs checks the number of arguments. A single argument is the result file of a run to
-// compare.
+// wantArgs checks the number of arguments. If there is only one, it names the result file of a run
+// to compare.
 func (b *benchCommand) wantArgs(c *cobra.Command, args []string) error {
 	if b.compare != "" && len(args) == 1 && !strings.Contains(args[0], "://") && !hostPort.MatchString(args[0]) {
 		return nil
@@ -123,7 +123,7 @@ func (b *benchCommand) compareRuns(name string) error {
 	return nil
 }
 
-// runBench runs the load against the method and prints the result.
+// runBench generates the load and prints the result.
 func (b *benchCommand) runBench(args []string) error {
 	if len(args) == 1 {
 		return b.compareRuns(args[0])
@@ -189,7 +189,7 @@ const (
 	maxRate        = 10_000_000
 )
 
-// checkFlags validates the flags and sets the defaults of those that were not given.
+// checkFlags validates the flags and sets the defaults of flags that are not on the command line.
 func (b *benchCommand) checkFlags() error {
 	c := &b.cfg
 	for flag, value := range map[string]int64{"concurrency": int64(c.Concurrency), "time": int64(c.Duration), "count": c.Count} {

@@ -164,8 +164,8 @@ func (k *callCommand) parseCommandLine(args []string) (err error) {
 	return nil
 }
 
-// readArgument returns the data that an argument stands for: its text, or the contents of the file or standard input
-// that it names.
+// readArgument returns the data for an input argument. For - and @- it reads standard input, and for @FILE it reads the
+// file. Otherwise it returns text itself.
 func readArgument(text string) ([]byte, error) {
 	switch name, file := strings.CutPrefix(text, "@"); {
 	case text == "-", text == "@-":
@@ -192,8 +192,8 @@ func (k *callCommand) newHandle() (*hg.Handle, error) {
 	return h, h.SetMeta(k.meta)
 }
 
-// closeHandle unregisters the method, if it is registered in this program or built into it, so that it can be
-// registered with another codec.
+// closeHandle unregisters the method, so that it can be registered again with another codec. It has no effect if the
+// method is neither registered by this program nor built in.
 func (k *callCommand) closeHandle() error {
 	if _, ok := k.c.context.Class().Registered(k.method); !ok {
 		return nil
@@ -220,7 +220,7 @@ func (k *callCommand) callRaw(ctx context.Context) error {
 	return newOutputError(k.method, errors.Join(err, flush()))
 }
 
-// callTyped makes a call that lends no memory.
+// callTyped makes a call to a method that lends no memory, using the method's types, and writes its output to out.
 func (k *callCommand) callTyped(ctx context.Context, about methodDescription, out io.Writer) error {
 	in, err := about.newInput(k.input)
 	if err != nil {
@@ -247,7 +247,7 @@ func (k *callCommand) callTyped(ctx context.Context, about methodDescription, ou
 	return about.printMethod(out, b)
 }
 
-// adviseError adds the method, the fate of the request and a remedy to the error of a call.
+// adviseError returns err with advice for the user: the method, whether the request ran, and a remedy.
 func (c *client) adviseError(method string, err error) error {
 	if errors.As(err, &usageError{}) || errors.As(err, &unansweredError{}) || err == nil {
 		return err
@@ -278,7 +278,7 @@ func (c *client) adviseError(method string, err error) error {
 	return show.Advise(err, append(lines, "to do:  "+what)...)
 }
 
-// describeFailure describes the error of a call and the fate of its request.
+// describeFailure returns a text that describes a call's error and whether its request ran.
 func (c *client) describeFailure(method string, call *hg.Error) string {
 	fate := map[hg.Fate]string{hg.Ran: "it ran", hg.NotRun: "it did NOT RUN", hg.MaybeRan: "it MAY HAVE RUN"}[call.Fate]
 	what := files.SayUnanswered(c.peer, call)
@@ -299,8 +299,8 @@ func (c *client) describeFailure(method string, call *hg.Error) string {
 }
 
 // adviceFor returns the remedy for a call that failed with the given code and fate. The answered parameter reports
-// whether the target returned the error. The library returns a code with one meaning only, but a handler may return it
-// for any reason.
+// whether the target returned the error. A code returned by the library has a single meaning, but a handler may return
+// it for any reason.
 func adviceFor(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate == hg.NotRun && !answered:
@@ -321,7 +321,8 @@ func adviceFor(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	return "it may have run: check before you retry it"
 }
 
-// isFinal reports whether a refusal with code is permanent. See qs.Refuse.
+// isFinal reports whether a refusal with the given code is permanent, so that retrying the call cannot succeed. See
+// qs.Refuse.
 func isFinal(code hg.Code) bool {
 	switch code {
 	case hg.ErrNotFound, hg.ErrAlreadyExists, hg.ErrBadInput, hg.ErrDenied, hg.ErrOverflow, hg.ErrInvalid, hg.ErrUnsupported,

@@ -17,7 +17,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A client is an origin with a single target.
+// A client is a node for calls to a single target.
 type client struct {
 	node    *qs.Node
 	context *hg.Context // the node's context
@@ -49,7 +49,8 @@ func dial(n *network, addr string) (*client, error) {
 	return &client{node: node, context: node.HG(), peer: peer}, nil
 }
 
-// explainLookup returns the error for a failed lookup of addr, including the reason.
+// explainLookup returns the error for a failed lookup of addr. The error states the reason for err in terms that users
+// understand.
 func explainLookup(addr string, err error) error {
 	call, ok := errors.AsType[*hg.Error](err)
 	switch {
@@ -68,7 +69,7 @@ func (c *client) close() { _ = c.node.Close() }
 // readOnlyTimeout is the timeout of read-only calls by commands without a timeout flag.
 const readOnlyTimeout = 10 * time.Second
 
-// callReadOnly makes a call that does not change any state, and waits for the answer until the timeout expires. Its
+// callReadOnly makes a call that does not change any state, and waits at most the duration within for the answer. Its
 // errors describe the failed request.
 func (c *client) callReadOnly(ctx context.Context, within time.Duration, what, rpc string, in []byte, meta hg.Metadata) ([]byte, error) {
 	ctx, stop := context.WithTimeout(ctx, within)
@@ -91,8 +92,8 @@ func (c *client) callReadOnly(ctx context.Context, within time.Duration, what, r
 	return nil, err
 }
 
-// adviseReadOnly adds a remedy to an error of callReadOnly. The flag parameter names the flag that sets a longer
-// timeout, or is empty.
+// adviseReadOnly adds a remedy to an error returned by callReadOnly. If flag is not empty, it is the flag that sets a
+// longer timeout.
 func (c *client) adviseReadOnly(err error, flag string) error {
 	if !errors.As(err, new(unansweredError)) {
 		return err
@@ -121,12 +122,12 @@ func addressErrorText(err error) string {
 	return strings.TrimSuffix(text, ": "+na.ErrInvalid.Error())
 }
 
-// isAddress reports whether an argument is a program's address rather than a method name.
+// isAddress reports whether an argument is a program's address. Otherwise, the argument is a method name.
 func isAddress(text string) bool {
 	return strings.Contains(text, "://") || hostPort.MatchString(text)
 }
 
-// newAddressError returns an error if the arguments ADDRESS and METHOD appear to be swapped.
+// newAddressError returns an error if the arguments ADDRESS and METHOD appear to be swapped, and nil otherwise.
 func newAddressError(args []string) error {
 	if len(args) > 1 && !isAddress(args[0]) && isAddress(args[1]) {
 		return usageError{fmt.Sprintf("%q is not an address; want ADDRESS before METHOD", args[0])}
@@ -134,7 +135,7 @@ func newAddressError(args []string) error {
 	return nil
 }
 
-// parseScheme returns the listen address that text stands for. For HOST:PORT it adds the scheme tcp.
+// parseScheme parses a listen address. It adds the scheme tcp to an address of the form HOST:PORT.
 func parseScheme(text string) (string, error) {
 	if hostPort.MatchString(text) {
 		return "tcp://" + text, nil
@@ -164,7 +165,7 @@ func parseScheme(text string) (string, error) {
 	return text, nil
 }
 
-// parseAddr returns the program address that text stands for.
+// parseAddr parses a program's address.
 func parseAddr(text string) (string, error) {
 	if portOnly.MatchString(text) {
 		return "", usageError{fmt.Sprintf("%q has no host: write 127.0.0.1%s", text, text)}

@@ -33,7 +33,7 @@ type app struct {
 	gotSignal atomic.Bool // untilSignal has received a signal
 }
 
-// Command groups in the help.
+// Command groups in the help output.
 const (
 	groupCall    = "call"
 	groupInspect = "inspect"
@@ -42,7 +42,7 @@ const (
 	groupTool    = "tool"
 )
 
-// newRoot returns the command tree.
+// newRoot returns the root command with all subcommands.
 func (a *app) newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "qs",
@@ -107,14 +107,14 @@ ADDRESS is that of a program: tcp://HOST:PORT, udp://HOST:PORT or sm://NAME; HOS
 	return root
 }
 
-// newHidden returns a command that only qs itself runs, in another process.
+// newHidden returns a command that is not listed in the help and that only qs itself runs, in another process.
 func (a *app) newHidden(name string, run func(args []string, out io.Writer) error) *cobra.Command {
 	return &cobra.Command{Use: name, Hidden: true, DisableFlagParsing: true, RunE: func(_ *cobra.Command, args []string) error {
 		return run(args, a.stdout)
 	}}
 }
 
-// wantArgs returns a check that a command has between least and most arguments.
+// wantArgs returns a function that checks that a command has at least least and at most most arguments.
 func wantArgs(least, most int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if n := len(args); n < least || n > most {
@@ -140,7 +140,7 @@ func countText(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// choiceText registers values for shell completion of a flag.
+// choiceText registers values for shell completion of the named flag.
 func choiceText(c *cobra.Command, flag string, values ...string) {
 	err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
@@ -187,8 +187,8 @@ var errInterrupted = errors.New("interrupted")
 // onInterrupted is called after an interrupted command has notified its peers. Tests replace it.
 var onInterrupted = func() {}
 
-// untilSignal returns a context that is canceled by SIGINT or SIGTERM, with errInterrupted as its cause. A second
-// signal terminates the process. The caller must call stop to release resources.
+// untilSignal returns a context that is canceled when SIGINT or SIGTERM is received, with errInterrupted as its cause.
+// A second signal terminates the process. The caller must call stop to release resources.
 func (a *app) untilSignal() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)

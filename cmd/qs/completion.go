@@ -18,9 +18,10 @@ For every new one:
 
   echo 'source <(qs completion bash)' >> ~/.bashrc`
 
-// bashWords replaces a function in cobra's completion script that depends on the package bash-completion. Like
-// _init_completion of that package with the arguments -n =: that cobra passes, it sets its caller's variables words,
-// cword, cur and prev. Bash itself splits words at = and :, and therefore splits program addresses.
+// bashWords replaces a function in cobra's completion script that depends on the bash-completion package. Like that
+// package's _init_completion with the arguments -n =: that cobra passes, it sets the caller's variables words, cword,
+// cur and prev. The replacement is needed because bash splits words at = and :, and would therefore split program
+// addresses.
 const bashWords = `
 # Where the package bash-completion is loaded, __start_qs calls its _init_completion instead.
 __qs_init_completion()
@@ -75,9 +76,9 @@ func adaptCompletion(c *cobra.Command) {
 	}
 }
 
-// isPlainWord reports whether word contains nothing that a shell expands or splits. The bash script inserts the common
-// prefix of several completions into the command line unquoted and evaluates the line at the next Tab, so a name such
-// as $(COMMAND) would be executed.
+// isPlainWord reports whether word contains no characters that a shell expands or splits. The bash script inserts the
+// common prefix of several completions into the command line unquoted and evaluates the line at the next Tab. A name
+// such as $(COMMAND) would therefore be executed.
 func isPlainWord(word string) bool {
 	if strings.HasPrefix(word, "-") {
 		return false // a flag

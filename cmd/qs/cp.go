@@ -189,7 +189,7 @@ func splitLast(path string) (dir, name string, found bool) {
 	return path[:i], path[i+1:], true
 }
 
-// newTwoPathsError returns the error for two paths neither of which has a program's address.
+// newTwoPathsError returns the message for a command line in which neither path contains a program's address.
 func newTwoPathsError(source, destination string) string {
 	text := fmt.Sprintf("neither %s nor %s has a transport: write tcp://", source, destination)
 	for _, path := range []string{destination, source} {
@@ -200,11 +200,11 @@ func newTwoPathsError(source, destination string) string {
 	return text + "HOST:PORT/PATH"
 }
 
-// keptLine begins the line of an error message that describes what an interrupted copy has left.
+// keptLine is the prefix of the error message line that describes the data left by an interrupted copy.
 const keptLine = "kept:   "
 
-// keptText describes the partial files that an interrupted copy leaves after the work counted in did. The string in
-// precedes file names.
+// keptText returns a text that describes the partial files left by an interrupted copy. The parameter did counts the
+// completed work, and in is inserted before file names.
 func keptText(did files.Counts, state files.State, in string) string {
 	var kept []string
 	if did.Files > 0 {
@@ -221,8 +221,9 @@ func keptText(did files.Counts, state files.State, in string) string {
 	return fmt.Sprintf("%s; %s%s was not touched", strings.Join(kept, "; "), in, state.Name)
 }
 
-// newCopyError adds an exit code to the error of a copy, and describes what was copied and what the user can do. The
-// work done so far is did. A stream starts over each time. The string kept is a result of keptText.
+// newCopyError returns err with an exit code and with a description of what was copied and how to proceed. The
+// parameter did counts the completed work, and kept is a result of keptText. If stream is true, the copy cannot be
+// resumed.
 func newCopyError(err error, did files.Counts, stream bool, kept string) error {
 	_, answered := hg.RemoteOf(err)
 	var lines []string
@@ -233,14 +234,14 @@ func newCopyError(err error, did files.Counts, stream bool, kept string) error {
 	case files.Refused(err) && did == files.Counts{}:
 		return refusedError{err}
 	case answered && !files.Interrupted(err) && !errors.Is(err, errInterrupted):
-		return err // the target's error, not this machine's
+		return err // the error was reported by the target, not by this machine
 	case !files.Interrupted(err) && !errors.Is(err, errInterrupted) || stream && did.Bytes > 0:
 		if len(lines) > 0 {
 			err = show.Advise(err, lines...)
 		}
 		return failedError{err}
 	case errors.Is(err, hg.ErrUnreachable) && did.Bytes+did.Resumed == 0:
-		return err // it already says what to do
+		return err // the message already states the remedy
 	case errors.Is(err, hg.ErrAgain):
 		lines = append(lines, show.ToDo+"wait for that, then run the same command again")
 	case did.Bytes+did.Resumed == 0:

@@ -26,11 +26,11 @@ type methodDescription struct {
 	name, codec, shape string
 	why                string // reason why the description is missing; "" if it is available
 	builtIn            bool   // built into every program, with its own codec
-	stream             bool   // the output type is that of each item
+	stream             bool   // Output is the type of each item of a stream
 }
 
-// describe fetches the description of the method from the program. If the program does not provide one, the method is
-// treated as unknown and can still be called.
+// describe fetches the method's description from the program. If the program does not provide one, describe returns a
+// description of an unknown method, which can still be called.
 func (k *callCommand) describe(ctx context.Context) (methodDescription, error) {
 	d := methodDescription{Method: typed.Unknown, name: k.method, codec: "msgpack"}
 	if _, ok := k.c.context.Class().Registered(k.method); ok {
@@ -72,8 +72,8 @@ func (k *callCommand) describe(ctx context.Context) (methodDescription, error) {
 	return d, nil
 }
 
-// defineCodes defines the names of the program's own error codes, which are published with its methods. It ignores a
-// name that is invalid or that conflicts with another program's; the code is then shown as a number.
+// defineCodes defines names for the program's error codes, which are published with its methods. It ignores names that
+// are invalid or conflict with another program's names. The codes of ignored names are displayed as numbers.
 func defineCodes(listing []byte) {
 	all, err := inspect.DecodeCodes(listing)
 	if err != nil {
@@ -84,12 +84,12 @@ func defineCodes(listing []byte) {
 	}
 }
 
-// newNoMethodError returns the error for a method that the program does not have. The string then states the
+// newNoMethodError returns the error for a method that the program does not serve. The text in then states the
 // consequence for the command.
 func (c *client) newNoMethodError(method, then string, all []inspect.RPC) error {
 	var names []string
 	for _, rpc := range all {
-		if show.Text(rpc.Name) == rpc.Name { // otherwise the user could not type it
+		if show.Text(rpc.Name) == rpc.Name { // names with special characters cannot be typed
 			names = append(names, rpc.Name)
 		}
 	}
@@ -98,8 +98,8 @@ func (c *client) newNoMethodError(method, then string, all []inspect.RPC) error 
 	return show.Advise(usageError{text}, "to do:  "+c.listingAdvice(append(found, method)...))
 }
 
-// listingAdvice returns the command line that lists the program's methods. It includes the library's own methods if one
-// of the given names resembles theirs.
+// listingAdvice returns the command line that lists the program's methods. The command line includes the library's
+// built-in methods if a given name resembles one of them.
 func (c *client) listingAdvice(methods ...string) string {
 	all := ""
 	if slices.ContainsFunc(methods, inspect.IsBuiltIn) {
@@ -108,8 +108,8 @@ func (c *client) listingAdvice(methods ...string) string {
 	return fmt.Sprintf("look at what there is: qs rpcs %s%s", all, c.peer)
 }
 
-// noteNoInput prints a note that a call has no input although standard input is a file or a pipe. Standard input is
-// read only for the argument -. The note does not depend on whether the pipe holds data.
+// noteNoInput prints a note if standard input is a file or pipe but the call has no input, because standard input is
+// read only if the argument is -. It does not check whether the pipe contains data.
 func (k *callCommand) noteNoInput(command string, d *methodDescription) {
 	takesNone := !k.isRaw && d.In.Kind() == reflect.Struct && d.In.NumField() == 0
 	if !isStdinGiven() || takesNone || slices.ContainsFunc(k.sourceFlag, func(a fieldFlag) bool { return a.value == "-" }) {
@@ -122,7 +122,7 @@ func (k *callCommand) noteNoInput(command string, d *methodDescription) {
 	k.app.printNote(command, "note: "+sent+`; "-" reads the standard input`)
 }
 
-// checkRaw returns an error for an input of --raw that a method with codec msgpack cannot decode.
+// checkRaw returns an error if the method uses the codec msgpack and cannot decode the input of --raw.
 func (k *callCommand) checkRaw(d *methodDescription, input []byte) error {
 	if d.codec != "msgpack" || d.builtIn || d.why != "" || len(input) == 0 || codec.Msgpack.Decode(input, new(msgpack.RawMessage)) == nil {
 		return nil
@@ -148,7 +148,7 @@ func (d *methodDescription) newInput(v any) (reflect.Value, error) {
 	return in, nil
 }
 
-// printMethod decodes an answer and prints the output that it contains.
+// printMethod decodes the answer b and prints the output that the answer contains.
 func (d *methodDescription) printMethod(out io.Writer, b []byte) error {
 	p := reflect.New(d.Out)
 	if len(b) > 0 {

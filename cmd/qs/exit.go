@@ -25,7 +25,7 @@ const (
 	exitInterrupted = 130 // 128 + SIGINT, the convention of shells
 )
 
-// exitCodes is the explanation of the exit codes in the help.
+// exitCodes is the description of the exit codes in the help output.
 const exitCodes = `  0    success
   1    failed on this machine, or a check did: a request was not sent, or it
        ran and its output was lost; the text says which
@@ -38,45 +38,45 @@ const exitCodes = `  0    success
   5    the handler ran, and its answer is an error
   130  interrupted by SIGINT or SIGTERM: treat it as 4`
 
-// errorKinds maps exit codes to their names in JSON.
+// errorKinds maps exit codes to the names used in JSON output.
 var errorKinds = map[int]string{
 	exitFailed: "failed", exitUsage: "usage", exitNotRun: "did_not_run", exitMayHaveRun: "may_have_run", exitHandler: "handler",
 	exitInterrupted: "interrupted",
 }
 
-// A usageError reports a command line that cannot be parsed.
+// A usageError is returned when the command line is invalid.
 type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// A notSentError is an error that occurred before the method was called; another attempt may succeed. It does not wrap
-// local errors, such as a missing file, because the same command would fail again.
+// A notSentError is returned when an error occurs before the method has been called, in which case another attempt may
+// succeed. It does not wrap local errors, such as a missing file, because the same command would fail again.
 type notSentError struct{ err error }
 
 func (e notSentError) Error() string { return e.err.Error() }
 func (e notSentError) Unwrap() error { return e.err }
 
-// A refusedError is an error that occurred before anything was done and that recurs until the command is changed: the
-// program refused the request, or a certificate is missing.
+// A refusedError is returned when nothing was done and the same command would fail again, because the program refused
+// the request or a certificate is missing.
 type refusedError struct{ err error }
 
 func (e refusedError) Error() string { return e.err.Error() }
 func (e refusedError) Unwrap() error { return e.err }
 
-// A repeatableError is the error of a command that may be repeated unchanged, regardless of the fate of its requests.
-// Its requests only move bytes, and bytes that have arrived are kept.
+// A repeatableError is returned by a command that may safely be repeated, even if some of its requests ran. The
+// requests only transfer bytes, and bytes that have arrived are kept.
 type repeatableError struct{ err error }
 
 func (e repeatableError) Error() string { return e.err.Error() }
 func (e repeatableError) Unwrap() error { return e.err }
 
-// A ranError is an error that occurred after the handler had begun, which means that the method ran.
+// A ranError is returned when an error occurred after the handler had begun. The method therefore ran.
 type ranError struct{ err error }
 
 func (e ranError) Error() string { return e.err.Error() }
 func (e ranError) Unwrap() error { return e.err }
 
-// newOutputError returns the error for a call whose output could not be written.
+// newOutputError returns the error for a call that succeeded but whose output could not be written.
 func newOutputError(method string, err error) error {
 	if err == nil {
 		return nil
@@ -84,8 +84,8 @@ func newOutputError(method string, err error) error {
 	return ranError{fmt.Errorf("cannot write the output of %s: %w; the method ran", method, err)}
 }
 
-// An unansweredError reports that a read-only request received no answer. It has no fate, because the request changes
-// nothing.
+// An unansweredError is returned when a read-only request receives no answer. The error does not state whether the
+// request ran, because the request changes nothing.
 type unansweredError struct {
 	text string
 	err  error
@@ -94,21 +94,21 @@ type unansweredError struct {
 func (e unansweredError) Error() string { return e.text }
 func (e unansweredError) Unwrap() error { return e.err }
 
-// isNoMethod reports whether err means that the program refused a request for an RPC that it does not serve.
+// isNoMethod reports whether err means that the program rejected a request because it does not serve the RPC.
 func isNoMethod(err error) bool {
 	remote, ok := hg.RemoteOf(err)
 	return ok && remote.Refused && remote.Code == hg.ErrNoMethod || errors.Is(err, mercury.ErrNoMethod)
 }
 
-// A failedError is the error of a command that makes many requests. It hides the fate of the single request that
-// failed.
+// A failedError is returned when a command that makes many requests fails. It hides whether the failed request ran,
+// which says nothing about the other requests.
 type failedError struct{ err error }
 
 func (e failedError) Error() string { return e.err.Error() }
 func (e failedError) Unwrap() error { return e.err }
 
-// withoutFate wraps the first error of a command that makes many requests in a failedError, unless no connection could
-// be made.
+// withoutFate wraps err, the first error of a command that makes many requests, in a failedError. If no connection
+// could be established, it returns err unchanged.
 func withoutFate(err error) error {
 	call, ok := errors.AsType[*hg.Error](err)
 	if err == nil || errors.Is(err, hg.ErrUnreachable) || ok && call.Op == "lookup" {
@@ -117,8 +117,8 @@ func withoutFate(err error) error {
 	return failedError{err}
 }
 
-// A brokenPromiseError is an error found by a check, or returned when a server shuts down. It determines the exit code
-// even if the command was interrupted.
+// A brokenPromiseError is returned when an audit finds a violation, when the shutdown of a server interrupts requests,
+// or when ping loses its target. It determines the exit code even if the command was interrupted.
 type brokenPromiseError struct{ err error }
 
 func (e brokenPromiseError) Error() string { return e.err.Error() }
@@ -181,7 +181,7 @@ type errorReport struct {
 	CodeText string   `json:"code_text,omitempty"`
 	Fate     string   `json:"fate,omitempty"`
 	Detail   any      `json:"detail,omitempty"`
-	Kept     string   `json:"kept,omitempty"` // what an interrupted copy has left
+	Kept     string   `json:"kept,omitempty"` // description of the data that an interrupted copy has left
 	ToDo     []string `json:"to_do,omitempty"`
 }
 

@@ -2,7 +2,8 @@ package main
 
 import "github.com/quicksilver-rpc/quicksilver/hg/inspect"
 
-// A contextReport is the JSON form of a context's gauges, which are those of inspect.Gauges.
+// A contextReport is the JSON form of a context's gauges. Its fields correspond to those of
+// inspect.Gauges.
 type contextReport struct {
 	Context      int          `json:"context"`
 	Address      string       `json:"address"`

@@ -25,20 +25,22 @@ const gerExamples = `  qs ger --peers 2000
   qs ger --groups 4 --tags 8 --peers 128 --eager 1024
   qs ger tcp://10.0.0.7:9000`
 
-// A guaranteeReport is the memory required for a number of peers, envelopes and bytes.
+// A guaranteeReport describes the memory that is required to guarantee a number of envelopes of a
+// given size to each of a number of peers.
 type guaranteeReport struct {
 	Peers     int   `json:"peers"`
 	Envelopes int   `json:"envelopes_per_peer"`
 	Eager     int   `json:"eager_bytes"`
 	Processes int   `json:"processes_per_node"`
 	All       int   `json:"envelopes"`
-	Messages  int64 `json:"message_bytes"` // message memory of a process
+	Messages  int64 `json:"message_bytes"` // memory of a process for messages
 	Bytes     int64 `json:"guaranteed_bytes"`
 	NodeBytes int64 `json:"guaranteed_bytes_per_node"`
 	NodeMsgs  int64 `json:"message_bytes_per_node"`
 }
 
-// An envelopePlan holds the flags of qs ger that determine how many envelopes a program needs.
+// An envelopePlan holds the flags of qs ger from which the required number of envelopes is
+// computed.
 type envelopePlan struct {
 	groups, tags int
 	contexts     string
@@ -72,7 +74,7 @@ func (a *app) newGer() *cobra.Command {
 	return c
 }
 
-// computeGer prints the memory required for the guarantee g.
+// computeGer computes and prints the memory required for the guarantee g.
 func (a *app) computeGer(g *guaranteeReport, p *envelopePlan) error {
 	if p.groups < 0 || p.tags < 1 || p.groups > 1<<24 || p.tags > 1<<24 {
 		return usageError{fmt.Sprintf("--groups %d and --tags %d must be positive, and not absurd", p.groups, p.tags)}
@@ -100,7 +102,9 @@ func (a *app) computeGer(g *guaranteeReport, p *envelopePlan) error {
 	return a.printResult(g, g.print)
 }
 
-// computeContexts returns the largest sum of tags over the groups of a pair.
+// computeContexts parses the value of --contexts, a list of pairs separated by commas. The groups
+// of a pair are separated by plus signs. For each pair it computes the total number of tags in its
+// groups, and it returns the largest total.
 func computeContexts(text string) (most int, err error) {
 	for pair := range strings.SplitSeq(text, ",") {
 		sum := 0

@@ -14,17 +14,18 @@ var forwardedSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP
 
 const (
 	terminate = syscall.SIGTERM
-	hangup    = syscall.SIGHUP // may be delivered several times when a terminal is closed
+	hangup    = syscall.SIGHUP // may be received several times when a terminal is closed
 )
 
-// catchBrokenPipe makes writes to a closed pipe fail instead of terminating qs run, until stop is called.
+// catchBrokenPipe makes writes to a closed pipe return an error instead of terminating qs run. The effect lasts until
+// stop is called.
 func catchBrokenPipe() (stop func()) {
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGPIPE)
 	return func() { signal.Stop(caught) }
 }
 
-// isTermination reports whether s terminates qs run.
+// isTermination reports whether s requests qs run to terminate.
 func isTermination(s os.Signal) bool { return s != syscall.SIGUSR1 && s != syscall.SIGUSR2 }
 
 // setProcessGroup starts a process in its own process group, so that Ctrl-C in the terminal reaches only qs run, which
@@ -38,8 +39,8 @@ func signalProcessGroup(cmd *exec.Cmd, s os.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, s.(syscall.Signal))
 }
 
-// killProcessGroup kills the processes that remain in the group of a process that has exited, and reports whether there
-// were any.
+// killProcessGroup kills the processes that remain in the process group of cmd, which has exited, and reports whether
+// there were any.
 func killProcessGroup(cmd *exec.Cmd) bool {
 	return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) == nil
 }

@@ -40,11 +40,11 @@ func (a *app) newHealth() *cobra.Command {
 	return c
 }
 
-// waitInterval is the pause of qs health --wait between two requests.
+// waitInterval is the interval between the requests of qs health --wait.
 const waitInterval = 100 * time.Millisecond
 
-// health prints whether the program at addr is ready, waiting up to wait for it to become so, and
-// returns an error if it is not.
+// health prints whether the program at addr is ready, and returns an error if it is not. It waits
+// for at most the duration wait for the program to become ready.
 func (a *app) health(n *network, timeout, wait time.Duration, addr string) error {
 	switch {
 	case timeout <= 0:
@@ -75,8 +75,8 @@ func (a *app) health(n *network, timeout, wait time.Duration, addr string) error
 	}))
 }
 
-// askHealth queries the program at addr once. If the program could not be queried, the report has
-// no address.
+// askHealth queries the program at addr once. If addr cannot be dialed, r is empty. If the program
+// does not answer, r.Why states the reason.
 func askHealth(ctx context.Context, n *network, timeout time.Duration, addr string) (r healthReport, err error) {
 	c, err := dial(n, addr)
 	if err != nil {

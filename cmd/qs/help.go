@@ -14,13 +14,14 @@ import (
 	"golang.org/x/term"
 )
 
-// connectionFlag annotates the flags that most commands share. The help lists them last.
+// connectionFlag is the annotation of the flags that most commands share. The help lists these flags last.
 const connectionFlag = "connection"
 
-// maxHelpWidth limits the line length of the help on wide terminals.
+// maxHelpWidth is the maximum line length of the help, even on a wider terminal.
 const maxHelpWidth = 100
 
-// terminalWidth returns the number of columns of the terminal w, and reports whether w is a terminal.
+// terminalWidth returns the width of the terminal w in columns, and reports whether w is a terminal. If the width is
+// unknown, it returns 80.
 func terminalWidth(w io.Writer) (width int, ok bool) {
 	f, isFile := underlyingFile(w)
 	if !isFile || !term.IsTerminal(int(f.Fd())) {
@@ -41,7 +42,7 @@ func underlyingFile(w io.Writer) (*os.File, bool) {
 	return f, ok
 }
 
-// isTerminal reports whether w is a terminal with cursor movement.
+// isTerminal reports whether w is a terminal that supports cursor movement.
 func isTerminal(w io.Writer) bool {
 	_, ok := terminalWidth(w)
 	return ok && os.Getenv("TERM") != "dumb"
@@ -136,7 +137,7 @@ func printJSONTopic(w io.Writer) {
 	t.print(w)
 }
 
-// connectionTopic names the help topic about connection flags. The help of a command refers to it in one line.
+// connectionTopic is the command that displays the help about connection flags. The help of each command refers to it.
 const connectionTopic = "qs help connection"
 
 // printConnection prints the flags shared by all commands that connect.
@@ -182,10 +183,10 @@ func printCommands(w io.Writer, c *cobra.Command) {
 	}
 }
 
-// linePadding matches the trailing spaces that wrapping leaves.
+// linePadding matches the trailing spaces that remain after wrapping.
 var linePadding = regexp.MustCompile(`(?m) +$`)
 
-// wrapText wraps paragraphs at width. Lines that begin with a space are not wrapped.
+// wrapText wraps about at the given width. It does not wrap lines that begin with a space.
 func wrapText(about string, width int) string {
 	paragraphs := strings.Split(about, "\n\n")
 	for i, p := range paragraphs {

@@ -18,7 +18,7 @@ import (
 )
 
 // An infoFact is one line of qs info and one field of its JSON output. If the fact is not
-// available, it has an error instead of a value.
+// available, err is set and there is no value.
 type infoFact struct {
 	key   string // JSON field name
 	label string

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelFacts returns the kernel features and limits that affect performance and sizes.
+// kernelFacts returns facts about kernel features and limits that affect performance and sizes.
 func kernelFacts() []infoFact {
 	facts := []infoFact{
 		kernelRelease(),
@@ -34,8 +34,8 @@ func kernelRelease() infoFact {
 	return f
 }
 
-// syscallFact returns a fact that states whether the kernel has a feature. A nil err means that it
-// has.
+// syscallFact returns a fact that states whether the kernel supports a feature. The feature is
+// supported if err is nil.
 func syscallFact(key, label string, err error) infoFact {
 	switch err {
 	case nil:
@@ -46,8 +46,8 @@ func syscallFact(key, label string, err error) infoFact {
 	return infoFact{key: key, label: label, err: err}
 }
 
-// hasEpollPwait2 calls epoll_pwait2 with an invalid descriptor. A kernel that implements it returns
-// EBADF.
+// hasEpollPwait2 returns nil if the kernel supports epoll_pwait2. It calls epoll_pwait2 with an
+// invalid descriptor, for which a kernel that supports the call returns EBADF.
 func hasEpollPwait2() error {
 	_, _, errno := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, ^uintptr(0), 0, 0, 0, 0, 0)
 	if errno == unix.ENOSYS {
@@ -65,7 +65,7 @@ func hasReusePort() error {
 	return unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
 }
 
-// sysctlFact returns a kernel setting, which is a number or text.
+// sysctlFact returns a fact with the value of a kernel setting, which is a number or text.
 func sysctlFact(key, label, path, unit string) infoFact {
 	f := infoFact{key: key, label: label, unit: unit}
 	b, err := os.ReadFile("/proc/sys/" + path)

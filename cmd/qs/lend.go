@@ -44,12 +44,12 @@ func (a *fieldFlags) Set(text string) error {
 	return nil
 }
 
-// A lentFile is a file that is lent through a field of the input.
+// A lentFile is an open file whose contents are lent through a field of the input.
 type lentFile struct {
 	field string
 	f     *os.File
 	w     io.Writer           // for a sink, writes to f or to a terminal
-	end   func(ok bool) error // closes the file; a sink gets its final name if ok is true
+	end   func(ok bool) error // closes the file; if ok is true, a sink is first renamed to its final name
 }
 
 // openSources opens the files to be read.
@@ -95,13 +95,13 @@ func (k *callCommand) closeFiles() {
 	}
 }
 
-// maxSinks is the maximum number of Sinks of a method and of Sources that can be lent. Each is a field of a type
-// defined here.
+// maxSinks is the maximum number of Sinks in a method's input. It is also the maximum number of Sources that can be
+// lent. Each Sink and Source is a field of a type in this file.
 const maxSinks = 4
 
 type (
-	// A lendingInput is the input of a method that lends. It is a value of the method's type, into which the lent
-	// fields are inserted during encoding.
+	// A lendingInput is the input of a method that lends memory. During encoding, the lent fields are inserted into a
+	// value of the method's input type.
 	lendingInput[Sinks any] struct {
 		sources
 		Sinks Sinks
@@ -134,7 +134,7 @@ func (i lendingInput[Sinks]) EncodeMsgpack(e *msgpack.Encoder) error {
 	return e.Encode(own.Interface())
 }
 
-// callLending makes a call that lends files, or a call with a stream.
+// callLending makes a call that has a stream or that lends files.
 func (k *callCommand) callLending(ctx context.Context, d methodDescription, flags fieldFlags, out io.Writer) error {
 	if d.why != "" {
 		return usageError{fmt.Sprintf("--source and --sink: %s: the fields of %s are not known; NOT sent", d.why, d.name)}
@@ -197,7 +197,7 @@ func (k *callCommand) callLending(ctx context.Context, d methodDescription, flag
 	return d.printMethod(out, b)
 }
 
-// callStream makes a call with a stream.
+// callStream makes a call that has a stream.
 func (k *callCommand) callStream(ctx context.Context, d *methodDescription, from sources, into *inputEncoder, out io.Writer) error {
 	ctx, peer, err := k.newTypedInput(ctx)
 	if err != nil {
@@ -219,8 +219,8 @@ func (k *callCommand) callStream(ctx context.Context, d *methodDescription, from
 	return nil
 }
 
-// adviseItems is like adviseError for the error of a stream after count items. If count is positive, the handler has
-// begun.
+// adviseItems is like adviseError, but for a stream that failed after count items. A positive count shows that the
+// handler has begun.
 func (k *callCommand) adviseItems(count int, err error) error {
 	_, answered := hg.RemoteOf(err)
 	if count == 0 || answered {
@@ -257,7 +257,7 @@ func (k *callCommand) newTypedInput(ctx context.Context) (context.Context, qs.Pe
 	return ctx, peer, err
 }
 
-// newLendingInput makes a call of a method whose number of Sinks is given by the type Sinks.
+// newLendingInput calls a method whose input has as many Sinks as the type Sinks has fields.
 func newLendingInput[Sinks any](ctx context.Context, k *callCommand, from sources, into *inputEncoder, to [maxSinks]qs.Sink) (msgpack.RawMessage, error) {
 	ctx, peer, err := k.newTypedInput(ctx)
 	if err != nil {
@@ -271,7 +271,7 @@ func newLendingInput[Sinks any](ctx context.Context, k *callCommand, from source
 	return m.Call(ctx, peer, in)
 }
 
-// newSource returns a Source for a file, of the best kind that the file supports.
+// newSource returns a Source for f. The kind of Source depends on what the file supports.
 func newSource(f *os.File) qs.Source {
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && f != os.Stdin {
 		return qs.File(f)
@@ -279,7 +279,7 @@ func newSource(f *os.File) qs.Source {
 	return qs.Reader(f)
 }
 
-// findField returns the index path in the input of the field that a flag names.
+// findField returns the index path of the input field that flag names.
 func (d *methodDescription) findField(flag, name, kind string, all []typed.Field) ([]int, error) {
 	var known []string
 	for _, f := range all {

@@ -131,7 +131,7 @@ type mercuryCommand struct {
 	targets              []string
 }
 
-// A mercuryListening is the JSON form of what serve and gateway print when they listen.
+// A mercuryListening is the JSON form of the addresses that serve and gateway print once they are listening.
 type mercuryListening struct {
 	Address string `json:"address"`           // for C Mercury programs
 	Gateway string `json:"gateway,omitempty"` // for programs of this module
@@ -147,14 +147,14 @@ type mercuryPing struct {
 // A mercuryResult is the JSON form of the result of rate, read and write.
 type mercuryResult struct {
 	Calls   int64   `json:"calls"`
-	Bytes   int     `json:"bytes"` // size of each operation
+	Bytes   int     `json:"bytes"` // size of each operation, in bytes
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"rate_per_s"`
 	MiB     float64 `json:"mib_per_s,omitempty"` // for read and write
 }
 
-// printListening prints the address at which C programs reach n and writes it to the host file. If there is a gateway,
-// it also prints the gateway's address, which programs of this module use.
+// printListening prints n's address for C programs and writes it to the host file. It also prints the address of the
+// gateway, if there is one, for programs of this module.
 func (q *mercuryCommand) printListening(n *mercury.Node, gateway string) error {
 	if q.hostfile != "" {
 		if err := os.WriteFile(q.hostfile, []byte(n.Addr()+"\n"), 0o644); err != nil {
@@ -315,7 +315,7 @@ var mercuryTypes = map[string]reflect.Type{
 	"string?": reflect.TypeFor[*string](), "bytes": reflect.TypeFor[[]byte](),
 }
 
-// mercuryStruct returns a struct with the types in list, a comma-separated list.
+// mercuryStruct returns a struct whose field types are those in list, which is separated by commas.
 func mercuryStruct(list string) (reflect.Value, error) {
 	var fields []reflect.StructField
 	for i, name := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' }) {

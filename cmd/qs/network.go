@@ -19,9 +19,9 @@ import (
 	_ "github.com/quicksilver-rpc/quicksilver/plugins/all"
 )
 
-// A network holds the network flags, which every command has.
+// A network holds the network flags, which all commands share.
 type network struct {
-	transport string // for a target started by this command
+	transport string // transport of a target started by this command
 	local     bool
 	spin      time.Duration
 	timeout   time.Duration
@@ -62,7 +62,7 @@ func markConnection(fs *pflag.FlagSet, names ...string) {
 	}
 }
 
-// childArgs returns the flags that give another qs process the same network configuration.
+// childArgs returns the flags with which another qs process has the same network configuration.
 func (n *network) childArgs() []string {
 	args := []string{"--spin", n.spin.String(), "--peer-timeout", n.timeout.String(), "--busy", strconv.Itoa(n.busy)}
 	if n.local {
@@ -77,11 +77,12 @@ func (n *network) childArgs() []string {
 	return append(args, n.secrets.args()...)
 }
 
-// maxReserved limits the memory reserved for peers' messages. At 1 MiB each, it suffices for about 250 peers.
+// maxReserved is the maximum memory, in bytes, that is reserved for messages from peers. At 1 MiB for each peer, it
+// suffices for about 250 peers.
 const maxReserved = 256 << 20
 
-// newConfig returns the configuration of a class at addr, or with its target there. Bodies are raw bytes unless a
-// method sets a codec, and many requests may be in flight.
+// newConfig returns the configuration of a class that is opened at addr or calls a target at addr. Bodies are raw bytes
+// unless a method sets a codec. The configuration allows many requests in flight.
 func (n *network) newConfig(addr string) (hg.Config, error) {
 	plugins, err := n.secrets.plugins(addr)
 	if err != nil {
@@ -96,7 +97,7 @@ func (n *network) newConfig(addr string) (hg.Config, error) {
 	}}, nil
 }
 
-// startProfile starts the requested profile. The caller must call stop to end it.
+// startProfile starts the requested profile. The caller must call stop to finish the profile.
 func (n *network) startProfile() (stop func(), err error) {
 	if n.profile == "" {
 		return func() {}, nil
@@ -114,13 +115,14 @@ func (n *network) startProfile() (stop func(), err error) {
 	}, nil
 }
 
-// clientAddr returns the address for opening a class that calls targets of a given transport or at a given address.
+// clientAddr returns the address at which to open a class that calls a target. The parameter addr is the target's
+// address or transport.
 func (n *network) clientAddr(addr string) string {
 	scheme, _, _ := strings.Cut(addr, "://")
 	return n.withSharedMemory(scheme + "://")
 }
 
-// withSharedMemory adds sm to a class address if that transport is enabled.
+// withSharedMemory adds sm to the address of a class if shared memory is enabled.
 func (n *network) withSharedMemory(addr string) string {
 	if n.local && !strings.HasPrefix(addr, "sm://") {
 		return addr + ",sm://"
@@ -139,7 +141,7 @@ func (n *network) setTransport(transport string) error {
 	return nil
 }
 
-// anyListenAddr returns a local listen address with any free port.
+// anyListenAddr returns a local listen address for which a free port, or a free name for sm, is selected automatically.
 func (n *network) anyListenAddr() string {
 	if n.transport == "sm" {
 		return "sm://*"

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// An output is the standard output. It records the first write error, because the code that prints text does not check
-// for errors.
+// An output writes to standard output. It records the first write error, because the functions that print text do not
+// check for errors.
 type output struct {
 	to io.Writer
 
@@ -27,7 +27,7 @@ func (o *output) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// failure returns the first error of Write.
+// failure returns the first write error, if any.
 func (o *output) failure() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -2,5 +2,5 @@ package main
 
 import "syscall"
 
-// endWithParent makes the kernel kill a process when the thread that started it exits.
+// endWithParent makes the kernel kill the process when the thread that started it exits.
 func endWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

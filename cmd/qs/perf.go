@@ -69,7 +69,7 @@ type measurement struct {
 	perf                bench.Perf
 	transport, inflight string
 	target, op          string
-	bothWays, isOutput  bool // for the calls of a table
+	bothWays, isOutput  bool // used only by table operations
 	isFloor             bool
 	peers, callers      int
 	processes           int
@@ -158,8 +158,8 @@ func (m *measurement) run() error {
 	return nil
 }
 
-// measureOp makes the measurements with a target that has answered. After a signal it prints the completed
-// measurements.
+// measureOp runs the operation's measurements against a running target. After a signal, it prints the measurements that
+// are complete.
 func (m *measurement) measureOp() error {
 	n, p := &m.network, &m.perf
 	stopProfile, err := n.startProfile()
@@ -247,8 +247,8 @@ func (m *measurement) measureMixed(shown *statusLine) error {
 	}), err)
 }
 
-// measureTable measures a table over sizes. It prints each line as it is measured, with the columns of C Mercury's
-// programs.
+// measureTable measures a table of sizes, and prints each line when its measurement is complete. The columns are those
+// of C Mercury's benchmark programs.
 func (m *measurement) measureTable(shown *statusLine) error {
 	p := &m.perf
 	var err error
@@ -278,7 +278,7 @@ func (m *measurement) measureTable(shown *statusLine) error {
 	return err
 }
 
-// figureText formats a number. It returns a dash for a number that was not measured.
+// figureText formats v with the given number of digits. It returns a dash if v was not measured.
 func figureText(v float64, digits int) string {
 	if v == 0 {
 		return "-"
@@ -286,7 +286,7 @@ func figureText(v float64, digits int) string {
 	return strconv.FormatFloat(v, 'f', digits, 64)
 }
 
-// measureIdle measures the CPU time and memory for idle peers.
+// measureIdle measures the CPU time and memory that idle peers use.
 func (m *measurement) measureIdle() error {
 	n := &m.network
 	cfg, err := n.newConfig(n.anyListenAddr())
@@ -324,10 +324,11 @@ func (m *measurement) measureIdle() error {
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// swarmReady is the line that a process of many peers prints when each peer has received an answer.
+// swarmReady is the line that a swarm process prints after each of its peers has received an answer.
 const swarmReady = "connected"
 
-// newSwarm returns the command of a process of many peers, which exits when its standard input ends.
+// newSwarm returns the hidden command that runs many peers in one process. The process exits when its standard input is
+// closed.
 func (a *app) newSwarm() *cobra.Command {
 	n := network{timeout: 5 * time.Second, spin: -1}
 	areCallers := false

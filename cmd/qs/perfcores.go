@@ -13,8 +13,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// measureCores runs qs perf with GOMAXPROCS set to 1, 2, 4 and so on, up to the number of processors, at both ends.
-// Each measurement uses two new processes.
+// measureCores runs qs perf with GOMAXPROCS set to 1, 2, 4 and so on, up to the number of processors. The origin and
+// the target have the same setting. Each measurement uses two new processes.
 func (m *measurement) measureCores() error {
 	ctx, stop := m.app.untilSignal()
 	defer stop()

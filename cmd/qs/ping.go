@@ -18,7 +18,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A pinger calls one target repeatedly. Everything runs on one goroutine, which keeps latencies low.
+// A pinger calls a target repeatedly. It uses a single goroutine, to keep latencies low.
 type pinger struct {
 	app      *app
 	n        network
@@ -26,24 +26,25 @@ type pinger struct {
 	timeout  time.Duration
 	count    int
 	size     int
-	out      io.Writer // receives the lines; nil for none
+	out      io.Writer // receives the output lines; nil: the lines are discarded
 
 	class       *hg.Class
 	hctx        *hg.Context
 	h           *hg.Handle
 	peer        na.Addr
 	hasAnswered bool  // a session exists or existed
-	lostErr     error // why the session was lost
+	lostErr     error // reason for the loss of the session
 
 	silenceShownAt *statusLine // status line that shows the time without an answer
-	silentSince    time.Time   // time of the first of the current series of unanswered calls
-	downErr        error       // why there is no answer, once the program is known to be lost or has been silent for the peer timeout
+	silentSince    time.Time   // time of the first call in the current series of unanswered calls
+	downErr        error       // reason for the missing answer, set once the program is considered lost or the peer timeout has expired
 
 	stats pingStats
 	times []time.Duration // the last maxTimes latencies
 }
 
-// maxTimes limits the memory of a ping that runs for days. p50 and p99 cover the most recent calls.
+// maxTimes is the maximum number of latencies that are kept, which limits the memory of a long run. p50 and p99 are
+// computed from the most recent latencies.
 const maxTimes = 1 << 20
 
 func (a *app) newPing() *cobra.Command {
@@ -72,7 +73,7 @@ The exit code is 0 if there was an answer, and not 0 if there was none, or the p
 	return c
 }
 
-// ping calls the program at addr until the run ends, and prints the statistics.
+// ping calls the program at addr until the run is complete, and prints the statistics.
 func (p *pinger) ping(addr string) error {
 	if p.interval < 0 || p.timeout <= 0 || p.count < 0 || p.size < 0 || p.size > 64<<20 {
 		return usageError{"--interval, --count or --size is negative, --timeout not positive, or --size more than 64 MiB"}
@@ -148,10 +149,11 @@ func (p *pinger) close() {
 // retryInterval is the minimum time between two calls to a program that is lost.
 const retryInterval = 250 * time.Millisecond
 
-// waitsForLost reports whether ping waits for a lost program to return: it has answered before, and --count is not set.
+// waitsForLost reports whether ping should wait for a lost program to become reachable again. It does so only if the
+// program has answered before and --count is not set.
 func (p *pinger) waitsForLost() bool { return p.count == 0 && p.stats.Answered > 0 }
 
-// run makes calls until count is reached, ctx is done, or the target is lost and should not be waited for.
+// run makes calls until count is reached, ctx is done, or the target is lost and waitsForLost returns false.
 func (p *pinger) run(ctx context.Context) error {
 	p.stats.Peer, p.stats.Bytes = p.peer.String(), p.size
 	in := bench.Pattern(p.size)
@@ -214,7 +216,8 @@ func (p *pinger) run(ctx context.Context) error {
 	return nil
 }
 
-// silenceText describes how long a program has not answered and, if err contains it, the reason.
+// silenceText returns a text that states how long a program has not answered. If err contains a reason, the text
+// includes it.
 func silenceText(d time.Duration, err error) string {
 	text := fmt.Sprintf("no answer for %v", d.Truncate(time.Second))
 	if call, ok := errors.AsType[*hg.Error](err); ok {
@@ -230,7 +233,8 @@ func silenceText(d time.Duration, err error) string {
 	return text + ": " + show.Text(strings.TrimPrefix(why, na.ErrUnreachable.Error()+": "))
 }
 
-// pingOnce makes one call, which it cancels if there is no answer in time. A rejection counts as an answer.
+// pingOnce makes one call and waits at most the duration patience for the answer, then cancels the call. A rejection
+// counts as an answer.
 func (p *pinger) pingOnce(ctx context.Context, in []byte, patience time.Duration) (answered bool, err error) {
 	done := false
 	var failed error
@@ -257,8 +261,8 @@ func (p *pinger) pingOnce(ctx context.Context, in []byte, patience time.Duration
 	return failed == nil, failed
 }
 
-// progressUntil calls Progress until done returns true, the time end is reached, or ctx is done. It displays how long
-// there has been no answer.
+// progressUntil calls Progress until done returns true, the time end is reached, or ctx is done. It displays the time
+// since the last answer.
 func (p *pinger) progressUntil(ctx context.Context, end time.Time, done func() bool) error {
 	for p.hctx.Trigger(0); !done() && ctx.Err() == nil; p.hctx.Trigger(0) {
 		left := time.Until(end)
@@ -279,10 +283,10 @@ func (p *pinger) progressUntil(ctx context.Context, end time.Time, done func() b
 	return nil
 }
 
-// silenceShown is how long a program may be silent before ping and top display it.
+// silenceShown is the time without an answer after which ping and top display that a program is silent.
 const silenceShown = time.Second
 
-// newSilenceError returns the error of a ping whose target has not answered for d.
+// newSilenceError returns the error for a target that has not answered for the duration d.
 func (p *pinger) newSilenceError(d time.Duration) error {
 	switch {
 	case !p.hasAnswered:
@@ -295,7 +299,7 @@ func (p *pinger) newSilenceError(d time.Duration) error {
 	return p.endLost(fmt.Errorf("no answer for %v: %w", d, na.ErrPeerLost))
 }
 
-// endLost ends the ping because its target is lost.
+// endLost returns the error that ends ping because its target is lost.
 func (p *pinger) endLost(err error) error {
 	p.stats.Lost = p.stats.Sent - p.stats.Answered
 	switch {

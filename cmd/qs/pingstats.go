@@ -50,7 +50,7 @@ func (p *pinger) countMiss(took time.Duration) {
 	}
 }
 
-// computeStats computes the statistics.
+// computeStats sets the statistics of p from the recorded latencies.
 func (p *pinger) computeStats() {
 	if len(p.times) == 0 {
 		return
@@ -71,8 +71,8 @@ func (p *pinger) print(out io.Writer) {
 	fmt.Fprintln(out)
 }
 
-// timeText formats a time in microseconds, so that times in a column can be compared, or in milliseconds if it is 10 ms
-// or more.
+// timeText formats d in milliseconds if it is at least 10 ms, and otherwise in microseconds. There are only two units,
+// so that times in a column can be compared.
 func timeText(d time.Duration) string {
 	if d >= 10*time.Millisecond {
 		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1e3)

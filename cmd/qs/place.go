@@ -12,7 +12,7 @@ import (
 //
 //	tcp://10.0.0.7:9000/data/big.bin     addr is tcp://10.0.0.7:9000, path is data/big.bin
 //
-// The first / after :// ends the address. The rest is the path, which is used unchanged.
+// The first slash after :// ends the address. The rest is the path, which is used unchanged.
 type location struct {
 	addr      string // "" for this machine
 	path      string
@@ -60,8 +60,8 @@ func (p location) String() string {
 	return p.addr + "/" + p.path
 }
 
-// resolve returns the folder that contains a local path, and the name within it. It follows links up to the folder and,
-// for a source, the last link as well.
+// resolve returns the folder that contains a local path, and the file's name within that folder. It follows symbolic
+// links in the folder's path. For a source, it also follows a symbolic link with that name.
 func (p location) resolve(source bool) (folder, name string, err error) {
 	full, err := filepath.Abs(p.path)
 	if err == nil && source {

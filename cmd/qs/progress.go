@@ -30,8 +30,8 @@ type progressDisplay struct {
 	lastShown time.Time
 }
 
-// newProgress returns a display that writes to out. If quiet is true, it displays only notes, unless out is a terminal.
-// A total of -1 means that it is unknown.
+// newProgress returns a display that writes to out. If quiet is true and out is not a terminal, the display prints only
+// notes. A negative total means that the total is unknown.
 func newProgress(out io.Writer, total int64, quiet bool) *progressDisplay {
 	p := &progressDisplay{out: out, quiet: quiet, total: total, endless: total < 0, startTime: time.Now()}
 	p.lastShown = p.startTime
@@ -56,25 +56,25 @@ func (p *progressDisplay) File(name string) {
 	p.name = show.Text(name)
 }
 
-// Add counts bytes that were moved.
+// Add adds n to the number of bytes that were transferred.
 func (p *progressDisplay) Add(n int64) {
 	p.addCount(&p.moved, n)
 }
 
-// Skip counts bytes that need not be moved.
+// Skip adds n to the number of bytes that need not be transferred.
 func (p *progressDisplay) Skip(n int64) {
 	p.addCount(&p.skipped, n)
 }
 
-// Grow increases the total by n.
+// Grow adds n bytes to the total.
 func (p *progressDisplay) Grow(n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.total += n
 }
 
-// addCount adds n to one of the counts and updates the display. It updates the bar without holding the lock, because
-// the bar may first run the decorator, which acquires it.
+// addCount adds n to *count and updates the display. It must not hold p.mu while updating the bar, because the bar may
+// first call the decorator, which acquires p.mu.
 func (p *progressDisplay) addCount(count *int64, n int64) {
 	if p.bar != nil {
 		defer p.bar.IncrInt64(n)
@@ -91,7 +91,7 @@ func (p *progressDisplay) addCount(count *int64, n int64) {
 	}
 }
 
-// statusTextLocked returns a text with the progress, the rate and the remaining time. p.mu must be held.
+// statusTextLocked returns a text with the progress, rate and remaining time. p.mu must be held.
 func (p *progressDisplay) statusTextLocked(now time.Time) string {
 	done := p.moved + p.skipped
 	if p.endless {
@@ -125,6 +125,6 @@ func (p *progressDisplay) close() {
 	if p.bars == nil {
 		return
 	}
-	p.bar.Abort(false) // a complete bar stays on the screen; calling Completed would race with its last drawing
+	p.bar.Abort(false) // leave a complete bar on the screen; calling Completed would race with the bar's last update
 	p.bars.Wait()
 }

@@ -44,14 +44,14 @@ type rendezvousServer struct {
 	timeout time.Duration
 }
 
-// A rendezvousReport is the JSON form of what the server prints when it listens, which is the
-// environment for the processes.
+// A rendezvousReport is the JSON form of the environment for the processes, which the server prints
+// once it is listening.
 type rendezvousReport struct {
 	Address string `json:"address"`
-	Key     string `json:"key,omitempty"` // hexadecimal; absent if it is in this process's environment
+	Key     string `json:"key,omitempty"` // hexadecimal; omitted if the key was read from the environment
 }
 
-// serveRendezvous serves until all processes have left.
+// serveRendezvous runs the server until all processes have left.
 func (a *app) serveRendezvous(s *rendezvousServer) error {
 	if s.n < 1 {
 		return usageError{"--processes is required"}
@@ -95,7 +95,7 @@ func (a *app) serveRendezvous(s *rendezvousServer) error {
 	return rendezvous.Serve(ctx, l, cfg)
 }
 
-// secretFromEnv returns the secret from the environment, or a new one if there is none.
+// secretFromEnv returns the secret from the environment. If there is none, it generates a new one.
 func secretFromEnv() ([]byte, error) {
 	text := os.Getenv(rendezvous.EnvKey)
 	if text == "" {

@@ -67,8 +67,8 @@ func newRPCReport(rpc inspect.RPC) rpcReport {
 	return r
 }
 
-// listRPCs prints the RPCs that a program serves, or one of them. The arguments are the program's address and an
-// optional name.
+// listRPCs prints the RPCs that a program serves. The arguments are the program's address and, optionally, the name of
+// the only RPC to print.
 func (a *app) listRPCs(l *rpcsCommand, args []string) error {
 	if err := newAddressError(args); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (r rpcReport) print(out io.Writer) {
 	}
 }
 
-// fieldLines breaks the text of a type into lines with one field each.
+// fieldLines returns a type's text split into lines, with one field on each line.
 func fieldLines(shape string) string {
 	var b strings.Builder
 	depth := 0
@@ -154,11 +154,11 @@ func fieldLines(shape string) string {
 	return b.String()
 }
 
-// completionTime limits how long shell completion waits for method names.
+// completionTime is the maximum time that shell completion waits for method names.
 const completionTime = 500 * time.Millisecond
 
-// completeMethods completes METHOD after ADDRESS by querying the program. It omits names that would have to be quoted
-// in a shell.
+// completeMethods returns completions for the METHOD argument, which it requests from the program at ADDRESS. It omits
+// names that a shell would require to be quoted.
 func (n *network) completeMethods(_ *cobra.Command, args []string, typed string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -181,7 +181,7 @@ func (n *network) completeMethods(_ *cobra.Command, args []string, typed string)
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// callRaw makes a call whose input and output are uninterpreted bytes. Its deadline is sent to the target.
+// callRaw makes a call whose input and output are uninterpreted bytes. The deadline of ctx is sent to the target.
 func (c *client) callRaw(ctx context.Context, rpc string, in []byte, meta hg.Metadata) ([]byte, error) {
 	h, err := c.context.Create(c.peer, hg.HashName(rpc))
 	if err != nil {

@@ -75,7 +75,7 @@ func (l *launch) runProcesses(program []string) error {
 	l.program = program
 	l.lines.json = l.app.isJSON
 	l.lines.failed = make(chan error, 1)
-	runtime.LockOSThread() // the processes are killed when the thread that started them exits
+	runtime.LockOSThread() // the kernel kills the processes when the thread that started them exits
 	defer runtime.UnlockOSThread()
 	defer catchBrokenPipe()()
 	signals := make(chan os.Signal, 16)
@@ -99,8 +99,8 @@ func (l *launch) runProcesses(program []string) error {
 	return w.waitAll(signals, served)
 }
 
-// serveRendezvous starts serving the processes. The returned channel receives the server's final
-// error.
+// serveRendezvous starts the rendezvous server. When the server stops, its error is sent to the
+// returned channel.
 func (l *launch) serveRendezvous(ctx context.Context) (<-chan error, error) {
 	key, err := secretFromEnv()
 	if err != nil {
@@ -150,7 +150,7 @@ func (l *launch) startProcesses() error {
 		go func() {
 			err := cmd.Wait()
 			left := killProcessGroup(cmd)
-			if errors.Is(err, exec.ErrWaitDelay) { // descendants that the process has left keep its output open
+			if errors.Is(err, exec.ErrWaitDelay) { // child processes keep the output open
 				err = nil
 			}
 			out.flushLast()

@@ -12,7 +12,7 @@ import (
 type lineWriter struct {
 	mu     sync.Mutex
 	json   bool       // each line is a JSON object
-	failed chan error // receives the first write error, after which nothing is written
+	failed chan error // receives the first write error; later output is discarded
 	broken bool       // guarded by mu
 }
 
@@ -27,7 +27,7 @@ type lineReport struct {
 	Line   string `json:"line"`
 }
 
-// isWriting reports whether a line is currently being written.
+// isWriting reports whether a line is currently being written to the output.
 func (l *lineWriter) isWriting() bool {
 	if !l.mu.TryLock() {
 		return true
@@ -36,21 +36,21 @@ func (l *lineWriter) isWriting() bool {
 	return false
 }
 
-// maxLine limits how many bytes of an unterminated line are buffered.
+// maxLine is the maximum number of bytes of an unterminated line that are buffered.
 const maxLine = 64 << 10
 
-// rankLines is one output stream of one process. Its lines are prefixed with the process's rank.
+// rankLines is one output stream of a process. It prefixes each line with the process's rank.
 type rankLines struct {
 	lines  *lineWriter
 	out    io.Writer
 	rank   int
 	stream string
 
-	mu   sync.Mutex // guards rest; acquired before all.mu
+	mu   sync.Mutex // guards rest; acquired before lines.mu
 	rest []byte     // unterminated last line
 }
 
-// Write implements io.Writer. It never fails, so that the processes can continue until they exit.
+// Write implements io.Writer. It never fails, so that a process is not terminated by a write error.
 func (r *rankLines) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,20 +11,21 @@ import (
 )
 
 const (
-	// killWarning is how long before the end of the grace period processes receive a second signal, since they may not
-	// have handled the first.
+	// killWarning is how long before the end of the grace period processes receive a termination signal, because they
+	// may not have handled the first signal.
 	killWarning = 2 * time.Second
-	// outputDelay is how long the output of a process that has exited may stay open, since its children may still hold
-	// it.
+	// outputDelay is how long to keep reading the output of a process that has exited, because its children may still
+	// have the output open.
 	outputDelay = time.Second
-	// reapDelay limits how long a killed process may take to exit.
+	// reapDelay is the maximum time to wait for a killed process to exit.
 	reapDelay = 2 * outputDelay
 )
 
-// A waitState waits for the processes of a launch.
+// A waitState waits for the processes of a launch and terminates them if necessary.
 //
-//	all run ── one fails, a signal comes ──► grace ── SIGTERM ──► last call ── SIGKILL ──► reaping ── gives up
-//	   └────────── all have ended ──────────────┴───────────────────┴─────────────────────────┴──► the result
+// The grace period starts when a process fails, unless --keep-going is set, when output cannot be written, or when a
+// termination signal is received. The remaining processes receive SIGTERM shortly before the end of the grace period
+// and SIGKILL at its end. If they have not exited reapDelay later, waitAll returns an error without waiting for them.
 type waitState struct {
 	launch   *launch
 	left     int // number of running processes
@@ -35,7 +36,7 @@ type waitState struct {
 	isEnding bool // SIGINT or SIGTERM has been received
 }
 
-// An endStep is an action that terminates the remaining processes, to be run after a delay.
+// An endStep is one step in terminating the remaining processes.
 type endStep struct {
 	after time.Duration // delay after the previous step
 	do    func() error
@@ -92,7 +93,7 @@ func (w *waitState) printText(format string, args ...any) {
 	w.launch.app.printNote("run", fmt.Sprintf(format, args...))
 }
 
-// recordFailure records a failure. Unless --keep-going is set, it starts to terminate the other processes.
+// recordFailure prints and records a failure. Unless --keep-going is set, it then starts the grace period.
 func (w *waitState) recordFailure(text string) {
 	w.printText("%s", text)
 	w.failures = append(w.failures, text)
@@ -101,7 +102,8 @@ func (w *waitState) recordFailure(text string) {
 	}
 }
 
-// handleSignal forwards a signal to the processes.
+// handleSignal forwards a signal to the processes. A termination signal also starts the grace period, and a second one
+// kills the processes. SIGHUP does not count as the first or the second, because it may be delivered several times.
 func (w *waitState) handleSignal(s os.Signal) {
 	w.launch.signalAll(s)
 	switch {
@@ -118,7 +120,7 @@ func (w *waitState) handleSignal(s os.Signal) {
 	w.startGrace()
 }
 
-// handleOutputError terminates the processes when their output can no longer be written.
+// handleOutputError signals the processes to terminate, because their output can no longer be written.
 func (w *waitState) handleOutputError(err error) {
 	text := fmt.Sprintf("output: %v", err)
 	w.printText("%s: %s to end within %v", text, w.runningText(), w.launch.grace)
@@ -127,7 +129,7 @@ func (w *waitState) handleOutputError(err error) {
 	w.startGrace()
 }
 
-// startGrace starts the grace period, if it has not started yet.
+// startGrace starts the grace period, unless termination has already started.
 func (w *waitState) startGrace() {
 	if w.steps != nil || w.isKilled {
 		return
@@ -153,7 +155,7 @@ func (w *waitState) killSteps(after time.Duration) []endStep {
 	}}}
 }
 
-// runStep runs the next step.
+// runStep runs the next termination step and schedules the one after it.
 func (w *waitState) runStep() error {
 	do := w.steps[0].do
 	if w.steps = w.steps[1:]; len(w.steps) > 0 {

@@ -67,16 +67,16 @@ type serveCommand struct {
 	drain   time.Duration
 }
 
-// A serveReport is the JSON form of what the program prints when it listens.
+// A serveReport is the JSON form of the addresses that the program prints once it is listening.
 type serveReport struct {
 	Address   string `json:"address"`
 	DebugPage string `json:"debug_page,omitempty"` // URL of the debug page
 }
 
-// maxSleep limits how long the method sleep delays its answer.
+// maxSleep is the maximum time that the method sleep may delay its answer.
 const maxSleep = time.Hour
 
-// serveExamples serves typed methods for trying out the other commands and for simulating failures.
+// serveExamples serves typed methods with which users can try out the other commands and simulate failures.
 func serveExamples(class *hg.Class) error {
 	for _, rpc := range []hg.RPC{
 		{Name: "add", Shape: "{A int, B int} -> int", Handler: func(r hg.Request) error {
@@ -123,20 +123,20 @@ func serveExamples(class *hg.Class) error {
 	return nil
 }
 
-// A countInput is the input of the method count. It is an alias of an unnamed type, so that qs rpcs lists only its
-// fields.
+// A countInput is the input of the method count. It is an alias of an unnamed type, so that qs rpcs lists its fields
+// without a type name.
 type countInput = struct {
 	N        int
 	Interval time.Duration
 }
 
-// streamCount is a stream for trying out qs call.
+// streamCount is a stream with which users can try out qs call.
 var streamCount = qs.DefineStream[countInput, int]("count", qs.WithCodec(codec.Msgpack))
 
-// defaultCount is the number of items that count sends without an input.
+// defaultCount is the number of items that the method count sends if it has no input.
 const defaultCount = 10
 
-// serveCount sends the numbers from 1 to N, waiting for Interval before each except the first.
+// serveCount sends the numbers from 1 to N. It waits for the duration Interval before each number except the first.
 func serveCount(ctx context.Context, in countInput, send func(int) error) error {
 	if in.N < 0 || in.Interval < 0 || in.Interval > maxSleep {
 		return qs.Errorf(qs.ErrBadInput, "N is %d and Interval is %v, want N >= 0 and an Interval from 0s to %v", in.N, in.Interval, maxSleep)
@@ -283,8 +283,8 @@ func (a *app) runServe(s *serveCommand, args []string) error {
 	return err
 }
 
-// drainClass shuts down a class. If requests had to be interrupted after the timeout, it returns an error that lists
-// them.
+// drainClass shuts down class and waits at most the duration within for its requests to complete. If it had to
+// interrupt requests, the error lists them.
 func (a *app) drainClass(class *hg.Class, shutdown func(context.Context) error, within time.Duration) error {
 	active := int64(0)
 	for _, g := range class.Gauges() {
@@ -300,7 +300,7 @@ func (a *app) drainClass(class *hg.Class, shutdown func(context.Context) error, 
 		return nil
 	}
 	broken := left.Handlers + left.Responses + left.Transfers + left.Leases
-	if broken+left.Streams == 0 { // only data that a lost peer has not acknowledged
+	if broken+left.Streams == 0 { // the only remaining items are data that a lost peer has not acknowledged
 		return nil
 	}
 	all := countText(broken, "request")

@@ -8,13 +8,14 @@ import (
 	"path/filepath"
 )
 
-// openSink creates a partial file in the same directory as name, which replaces the file name at the end. A file that
-// is not regular is written directly.
+// openSink creates a temporary file in the directory of name. When the sink is closed successfully, the temporary file
+// replaces the file name. If name refers to a file that is not regular, openSink opens it for writing directly. The
+// name - means standard output.
 func openSink(name string) (lentFile, error) {
 	if name == "-" {
 		return lentFile{f: os.Stdout, end: func(bool) error { return nil }}, nil
 	}
-	if real, err := filepath.EvalSymlinks(name); err == nil { // a link is kept
+	if real, err := filepath.EvalSymlinks(name); err == nil { // replace the link's target rather than the link
 		name = real
 	}
 	mode := fs.FileMode(0)

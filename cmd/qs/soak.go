@@ -140,7 +140,7 @@ func countsText(counts map[string]int) string {
 	return cmp.Or(strings.Join(names, ", "), "none")
 }
 
-// printSoak prints a report for users. The parameter kept reports whether all promises were kept.
+// printSoak prints a report as text. The parameter kept reports whether all guarantees held.
 func printSoak(r *soak.Report, faults []string, kept bool, out io.Writer) {
 	missing := slices.DeleteFunc(slices.Clone(faults), func(name string) bool { return r.Faults[name] > 0 })
 	l := newList()
@@ -179,20 +179,20 @@ func printSoak(r *soak.Report, faults []string, kept bool, out io.Writer) {
 
 func soakConfig(n *network, addr string) (hg.Config, error) {
 	cfg, err := n.newConfig(addr)
-	cfg.NA.Envelopes = 0 // the default: the load exceeds it
+	cfg.NA.Envelopes = 0 // 0 selects the default, which the load exceeds
 	cfg.Codec = nil      // the codec of typed methods
 	return cfg, err
 }
 
-// A soakChild is a process started by a soak: a target or an origin. It logs to a file called its
-// book.
+// A soakChild is a target or an origin that a soak runs in another process. The process writes its
+// log to a file, called its book.
 type soakChild struct {
 	network network
 	book    string
 }
 
-// newSoakChild returns the command for a process started by a soak. The command passes its argument
-// to run.
+// newSoakChild returns the command that a soak runs in another process. The command calls run with
+// its argument.
 func newSoakChild(use string, run func(s *soakChild, arg string) error) *cobra.Command {
 	var s soakChild
 	c := &cobra.Command{Use: use, Hidden: true, Args: wantArgs(1, 1), RunE: func(_ *cobra.Command, args []string) error {
@@ -214,7 +214,8 @@ func (a *app) newSoakTarget() *cobra.Command {
 	})
 }
 
-// newSoakOrigin returns the command that runs an origin. Its argument is a Calls value in JSON.
+// newSoakOrigin returns the command that runs an origin. The command's argument is a JSON-encoded
+// Calls value.
 func (a *app) newSoakOrigin() *cobra.Command {
 	return newSoakChild("soakorigin CALLS", func(s *soakChild, arg string) error {
 		var c soak.Calls

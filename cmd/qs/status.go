@@ -9,11 +9,11 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// statusInterval is how often a status is printed if standard error is not a terminal.
+// statusInterval is the interval between printed status lines if standard error is not a terminal.
 const statusInterval = 10 * time.Second
 
-// A statusLine displays the progress of a long-running command, either in the last line of a terminal or as a line
-// printed from time to time. The command must write its results through the statusLine's Writer, because they may go to
+// A statusLine displays the progress of a long-running command. On a terminal it updates the last line; otherwise it
+// prints a line every statusInterval. The command must write its results through writerAbove, because both may go to
 // the same terminal.
 type statusLine struct {
 	to     io.Writer
@@ -57,7 +57,7 @@ func (s *statusLine) clear() {
 	}
 }
 
-// writerAbove returns a writer to out that keeps the status line below the output.
+// writerAbove returns a writer that writes to out and redraws the status line below the output.
 func (s *statusLine) writerAbove(out io.Writer) io.Writer { return &statusWriter{s, out} }
 
 type statusWriter struct {
@@ -65,7 +65,7 @@ type statusWriter struct {
 	out io.Writer
 }
 
-// Write implements io.Writer. Each call must pass whole lines.
+// Write implements io.Writer. Each call must pass complete lines.
 func (w *statusWriter) Write(b []byte) (int, error) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()

@@ -21,12 +21,12 @@ type textTable struct {
 	rows        table.Writer
 	right       []bool // whether each column is right-aligned
 	widths      []int  // width of each column
-	shortenable bool   // on a terminal, truncate cells instead of wrapping them
+	shortenable bool   // on a terminal, cells are truncated instead of wrapped
 	isNames     []string
-	optional    []string // columns that a narrow terminal omits, in this order
+	optional    []string // columns that may be omitted on a narrow terminal, in this order
 }
 
-// newTable returns a table with the given columns. A name that begins with > denotes a right-aligned column.
+// newTable returns a table with the given columns. The prefix > denotes a right-aligned column.
 func newTable(columns ...string) *textTable {
 	t := &textTable{rows: table.NewWriter(), right: make([]bool, len(columns)), widths: make([]int, len(columns))}
 	for i := range columns {
@@ -45,7 +45,7 @@ func newTable(columns ...string) *textTable {
 // newList returns a table of labels and values without headings.
 func newList() *textTable { return newTable("", "") }
 
-// addRow adds a row. The cells may contain text from peers.
+// addRow adds a row. The cells may contain untrusted text from peers, which is escaped.
 func (t *textTable) addRow(cells ...string) { t.rows.AppendRow(t.addCells(cells)) }
 
 func (t *textTable) addCells(cells []string) table.Row {
@@ -58,7 +58,7 @@ func (t *textTable) addCells(cells []string) table.Row {
 	return row
 }
 
-// print prints the table unless it is empty.
+// print prints the table. It prints nothing if the table is empty.
 func (t *textTable) print(out io.Writer) {
 	if t.rows.Length() == 0 {
 		return
@@ -72,8 +72,7 @@ func (t *textTable) print(out io.Writer) {
 	}
 }
 
-// lines returns the lines of the table for a terminal of the given width. A width of 0 means that the output is not a
-// terminal.
+// lines returns the lines of the table for a terminal of the given width, or for other output if width is 0.
 func (t *textTable) lines(width int) (lines []string) {
 	enforcer := text.WrapSoft
 	if t.shortenable {
@@ -99,11 +98,12 @@ func (t *textTable) lines(width int) (lines []string) {
 	return lines
 }
 
-// usefulWidth is the minimum width to which text is truncated before another column is omitted.
+// usefulWidth is the minimum width to which a text column is truncated. If this is not enough, an optional column is
+// omitted.
 const usefulWidth = 24
 
-// hiddenColumns returns the columns to omit on a terminal of the given width: as many of the optional columns as
-// necessary for the others to be useful.
+// hiddenColumns reports which columns to omit on a terminal of the given width. It omits optional columns, in the order
+// of t.optional, until the others fit with text columns truncated to usefulWidth.
 func (t *textTable) hiddenColumns(width int) []bool {
 	hidden := make([]bool, len(t.right))
 	for _, name := range t.optional {
@@ -125,8 +125,8 @@ func (t *textTable) hiddenColumns(width int) []bool {
 	return hidden
 }
 
-// columnWidths returns the maximum width of each text column on a terminal. Narrow columns keep their width, and the
-// others share the remaining space.
+// columnWidths returns the maximum width of each text column on a terminal of the given width. Narrow columns keep
+// their width, and the others share the remaining space.
 func (t *textTable) columnWidths(width int, hidden []bool) []int {
 	limits := make([]int, len(t.right))
 	if width == 0 {

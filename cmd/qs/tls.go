@@ -13,7 +13,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A secrets holds the file names for TLS. If all are empty, TLS is not used.
+// A secrets holds the names of the TLS files. If all are empty, TLS is not used.
 type secrets struct{ cert, key, ca, serverName string }
 
 func (s *secrets) flags(fs *pflag.FlagSet) {
@@ -24,7 +24,7 @@ func (s *secrets) flags(fs *pflag.FlagSet) {
 	markConnection(fs, "cert", "key", "ca", "server-name")
 }
 
-// args returns the flags that give another qs process the same configuration.
+// args returns the flags with which another qs process has the same TLS configuration.
 func (s *secrets) args() (args []string) {
 	for _, f := range [][2]string{{"--cert", s.cert}, {"--key", s.key}, {"--ca", s.ca}, {"--server-name", s.serverName}} {
 		if f[1] != "" {
@@ -54,7 +54,7 @@ func (s *secrets) config() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// plugins returns the transport of addr with TLS, or nil if TLS is not used.
+// plugins returns a TLS-enabled transport for addr, or nil if TLS is not used.
 func (s *secrets) plugins(addr string) ([]na.Plugin, error) {
 	cfg, err := s.config()
 	if cfg == nil || err != nil {

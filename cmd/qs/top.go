@@ -94,16 +94,17 @@ func (t *topCommand) run(addr string) error {
 	return err
 }
 
-// A reportHandler handles the events of pollReports. The polling ends when a function returns true or an error.
+// A reportHandler contains the functions that pollReports calls. Polling stops when onReport or onKey returns true, or
+// when any of the functions returns an error.
 type reportHandler struct {
 	onReport  func(now, before *gaugesSample) (done bool, err error) // before is nil for the first report
-	onSilence func(text string) error                                // called every second with the time since the last answer, or ""
+	onSilence func(text string) error                                // called every second with the time since the last answer, or with "" if the program is answering
 	keys      <-chan rune                                            // may be nil
 	onKey     func(key rune) (quit bool, err error)
 }
 
-// pollReports polls a program every interval until ctx is done or f ends the polling. A program that does not answer
-// does not delay calls of f.
+// pollReports polls a program every t.interval until ctx is done or a function of f stops the polling. Calls to f are
+// not delayed while the program does not answer.
 func (t *topCommand) pollReports(ctx context.Context, c *client, f reportHandler) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -148,7 +149,7 @@ func (t *topCommand) pollReports(ctx context.Context, c *client, f reportHandler
 				return err
 			}
 			if before == nil {
-				again.Reset(t.interval) // a first poll that took long must not shorten the interval
+				again.Reset(t.interval) // a slow first poll must not shorten the interval
 			}
 			before, answered = got.l, time.Now()
 		case <-second.C:
@@ -168,14 +169,14 @@ func (t *topCommand) pollReports(ctx context.Context, c *client, f reportHandler
 	}
 }
 
-// waitsForLost reports whether top waits for a program that does not answer: it has answered before, the same request
-// may succeed later, and no number of reports was specified.
+// waitsForLost reports whether top should keep polling after err. That is the case if the program has answered before,
+// a later request may succeed, and no number of reports was specified.
 func (t *topCommand) waitsForLost(before *gaugesSample, err error) bool {
 	return t.count == 0 && before != nil && !isNoMethod(err) && !files.NeedsCertificate(err)
 }
 
-// print prints reports without using a screen. The first is printed one interval after the first poll, so that it
-// includes rates.
+// print prints reports line by line, without a full-screen view. It prints the first report one interval after the
+// first poll, so that the report includes rates.
 func (t *topCommand) print(ctx context.Context, c *client) error {
 	shown := t.app.newStatus()
 	defer shown.clear()
@@ -229,7 +230,7 @@ func (c *client) fetchGauges(ctx context.Context) (*gaugesSample, error) {
 	return l, err
 }
 
-// explainGauges adds a remedy to the error for a program that does not report its gauges.
+// explainGauges adds a remedy to the error returned by a program that does not report its gauges.
 func (c *client) explainGauges(err error) error {
 	if isNoMethod(err) {
 		return fmt.Errorf("%s does not serve its gauges; set qs.Config.Inspect there, or call hg.Class.ServeGauges: %w", c.peer, err)
@@ -237,7 +238,7 @@ func (c *client) explainGauges(err error) error {
 	return c.adviseReadOnly(files.Explain(c.peer, err), "")
 }
 
-// runScreen draws the screen until a key or a signal ends it.
+// runScreen displays the full-screen view until the user quits or a signal is received.
 func (t *topCommand) runScreen(ctx context.Context, c *client, screen *os.File) error {
 	in := int(os.Stdin.Fd())
 	was, err := term.MakeRaw(in)
@@ -281,7 +282,7 @@ func (t *topCommand) runScreen(ctx context.Context, c *client, screen *os.File) 
 	})
 }
 
-// drawScreen draws the view at the current size of the terminal.
+// drawScreen draws the view at the terminal's current size.
 func (t *topCommand) drawScreen(screen *os.File) error {
 	width, height, err := term.GetSize(int(screen.Fd()))
 	if err != nil || width < 1 || height < 1 {
@@ -291,7 +292,8 @@ func (t *topCommand) drawScreen(screen *os.File) error {
 	return err
 }
 
-// skipSequence reads the rest of an escape sequence: ESC [ ... LETTER, ESC O LETTER, or ESC LETTER.
+// skipSequence reads and discards the rest of an escape sequence, which has the form ESC [ ... LETTER, ESC O LETTER, or
+// ESC LETTER.
 func skipSequence(in *bufio.Reader) error {
 	b, err := in.ReadByte()
 	if err == nil && b == 'O' {
@@ -304,8 +306,8 @@ func skipSequence(in *bufio.Reader) error {
 	return err
 }
 
-// readKeys sends typed keys to keys until the input ends or done is closed. It omits keys that produce escape
-// sequences, such as arrows.
+// readKeys sends typed keys to keys until the input ends or done is closed. It discards escape sequences, such as those
+// of the arrow keys.
 func readKeys(from io.Reader, keys chan<- rune, done <-chan struct{}) {
 	defer close(keys)
 	in := bufio.NewReader(from)

@@ -18,11 +18,12 @@ type gaugesSample struct {
 	all []inspect.Activity
 }
 
-// A topReport is the JSON form of a sample: the calls in progress, and those completed since the previous sample.
+// A topReport is the JSON form of a gaugesSample. It covers the calls in progress and those completed since the
+// previous sample.
 type topReport struct {
 	Address  string          `json:"address"`
 	Time     time.Time       `json:"time"`
-	Seconds  float64         `json:"seconds"` // period of the rates and percentiles; 0 for the first sample
+	Seconds  float64         `json:"seconds"` // period over which rates and percentiles are computed; 0 for the first sample
 	Contexts []contextReport `json:"contexts"`
 	Calls    []callReport    `json:"calls"` // calls in progress, oldest first
 	More     int             `json:"more_calls"`
@@ -30,7 +31,7 @@ type topReport struct {
 	Peers    []trafficReport `json:"peers"`
 
 	allMethods, allPeers int    // numbers before filtering
-	noPeer               string // why no peer matches the filter
+	noPeer               string // explanation, if no peer matches the filter
 }
 
 // A callReport describes a call, request or transfer in progress.
@@ -45,7 +46,8 @@ type callReport struct {
 	Items  int64   `json:"items"` // number of items of a stream so far
 }
 
-// A methodReport describes the calls of a method: the completed ones, and the items of those in progress.
+// A methodReport is the JSON form of a method's statistics. They cover completed calls and the items of calls in
+// progress.
 type methodReport struct {
 	Kind     string  `json:"kind"`
 	Method   string  `json:"method"`
@@ -62,8 +64,8 @@ type methodReport struct {
 	Max      float64 `json:"max_us"`
 }
 
-// A trafficReport is the JSON form of a peer: its identity, the completed calls with it, and the items of those in
-// progress.
+// A trafficReport is the JSON form of a peer. It holds the peer's identity, and statistics of completed calls and of
+// the items of calls in progress.
 type trafficReport struct {
 	Name      string  `json:"name,omitempty"` // name that the peer claims
 	Own       bool    `json:"own,omitempty"`  // the peer is this qs process
@@ -81,8 +83,8 @@ type trafficReport struct {
 	label string
 }
 
-// newTopReport returns the report for the sample now. Rates are relative to the sample before, if it is not nil.
-// Quicksilver's own RPCs are included only if all is true.
+// newTopReport returns a report on the sample now. Rates cover the time since the sample before or, if before is nil,
+// the time since the program began to count calls. The library's own RPCs are included only if all is true.
 func newTopReport(address string, now, before *gaugesSample, all bool) *topReport {
 	r := &topReport{Address: address, Time: now.at, Calls: []callReport{}, Methods: []methodReport{}, Peers: []trafficReport{}}
 	gauges := make([]inspect.Gauges, len(now.all))
@@ -110,9 +112,8 @@ func newTopReport(address string, now, before *gaugesSample, all bool) *topRepor
 	return r
 }
 
-// findOwnCall returns the label of the peer that requested the sample, and the index of the context whose handler
-// answered the request, or -1 if it is not found. If several programs request samples at the same time, the label is
-// unknown.
+// findOwnCall finds the call that requested the sample. It returns the label of the calling peer and the index of the
+// context that served the call, or -1 if there is no such call. If several such calls are in progress, label is empty.
 func findOwnCall(l *gaugesSample) (label string, context int) {
 	context = -1
 	for i := range l.all {
@@ -190,8 +191,8 @@ func (r *topReport) addPeers(a, since *inspect.Activity, seconds float64, own st
 	}
 }
 
-// addFlows adds the calls in progress to their methods and peers, with the items transferred so far. The bytes of items
-// are not counted elsewhere when a call completes.
+// addFlows adds the calls in progress, and the items that they transferred since the sample since, to the reports of
+// their methods and peers. The bytes of the items are not included in the statistics of completed calls.
 func (r *topReport) addFlows(a, since *inspect.Activity, seconds float64, all bool) {
 	type key struct {
 		kind      inspect.EventKind
@@ -231,7 +232,7 @@ func (r *topReport) addFlows(a, since *inspect.Activity, seconds float64, all bo
 	}
 }
 
-// methodOf returns the report of a call's method, creating it if no call of the method has completed.
+// methodOf returns the report on a call's method. It adds a report if no call of the method has completed.
 func (r *topReport) methodOf(c *inspect.CallState) *methodReport {
 	for i := range r.Methods {
 		if m := &r.Methods[i]; m.Kind == c.Kind.String() && m.Method == c.RPC {
@@ -249,8 +250,8 @@ func perSecond(n int64, seconds float64) float64 {
 	return float64(n) / seconds
 }
 
-// quantileOf returns the quantile q of times, in microseconds. The times are counts by inspect.TimeBucket. If there are
-// none, it returns 0.
+// quantileOf returns the quantile q of a histogram, in microseconds. The keys of times are values of
+// inspect.TimeBucket, and its values are counts. If times is empty, quantileOf returns 0.
 func quantileOf(times map[int]int64, q float64) float64 {
 	total := int64(0)
 	for _, n := range times {
@@ -278,18 +279,18 @@ const (
 	byName   = "name"
 )
 
-// sortOrders maps the names accepted by --sort to sort orders: the names of the orders and columns, and common
+// sortOrders maps the values of --sort to sort orders. The values are the names of orders and columns, and common
 // synonyms.
 var sortOrders = map[string]string{
 	byRate: byRate, "calls/s": byRate, byErrors: byErrors, "err/s": byErrors, byP50: byP50, byP90: byP90, byP99: byP99, "latency": byP99, "time": byP99,
 	byMax: byMax, byIn: byIn, "in/s": byIn, byOut: byOut, "out/s": byOut, byName: byName, "method": byName,
 }
 
-// sortKeys lists the orders that the key s cycles through.
+// sortKeys lists the sort orders that the s key cycles through.
 var sortKeys = []string{byRate, byP99, byErrors, byName}
 
-// sort sorts the lists. Calls are sorted by age, oldest first, unless the order is by name. Peers have no latencies;
-// orders by time put peers with waiting calls first.
+// sort sorts the calls, methods and peers. Calls are sorted by age, oldest first, unless the order is by name. Peers
+// have no latencies, so for orders by latency, peers are sorted by their number of waiting calls, most first.
 func (r *topReport) sort(order string) {
 	slices.SortStableFunc(r.Calls, func(a, b callReport) int {
 		if order == byName {
@@ -320,8 +321,8 @@ func (r *topReport) sort(order string) {
 	})
 }
 
-// filter keeps the rows that contain text in the method's name or in the peer's name or address, and the peers of the
-// calls that it keeps. An empty text keeps everything.
+// filter keeps only the rows that contain text. It matches methods by name, peers by name and address, and calls by
+// method, peer and state. Peers of matching calls are also kept. If text is empty, filter keeps all rows.
 func (r *topReport) filter(text string) {
 	has := func(texts ...string) bool {
 		return strings.Contains(strings.ToLower(strings.Join(texts, "\n")), strings.ToLower(text))

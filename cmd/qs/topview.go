@@ -14,21 +14,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A topView is the screen of qs top, without the terminal. It holds the contents and the state that
-// keys change.
+// A topView is the content of the qs top screen, independent of the terminal, and the display
+// settings that the user can change.
 type topView struct {
 	order       string
 	filter      string
-	fullSection int // section that fills the screen: 1 to 3, or 0 for all
+	fullSection int // number of the section that fills the screen, from 1 to 3; 0: all sections are displayed
 	paused      bool
 	typing      bool // the user is typing the filter
 	styled      bool // headings are bold and problems are red
 
 	report  *topReport
-	message string // why there is no report or no new one
+	message string // reason why no report, or no new report, is available
 }
 
-// handleKey handles a key and reports whether it ends the view.
+// handleKey handles a typed key and reports whether the user quit.
 func (v *topView) handleKey(key rune) (quit bool) {
 	const ctrlC, escape, backspace, del = 3, 0x1b, 8, 0x7f
 	if v.typing {
@@ -62,7 +62,7 @@ func (v *topView) handleKey(key rune) (quit bool) {
 	return false
 }
 
-// A screenSection is a heading and the lines of a table, the first of which contains the column
+// A screenSection is a heading followed by a table. The first of its lines contains the column
 // headings.
 type screenSection struct {
 	heading string
@@ -83,15 +83,14 @@ func (v *topView) render(width, height int) []string {
 	lines := head
 	for i, s := range sections {
 		left := len(sections) - i
-		mine := min(room/left, len(s.lines)+2) // including the heading and an empty line; lines that it does not need go to the other sections
+		mine := min(room/left, len(s.lines)+2) // including the heading and an empty line; unused lines are available to the other sections
 		room -= mine
 		lines = append(lines, s.firstLines(mine, width, v.styled)...)
 	}
 	return lines[:min(len(lines), height)]
 }
 
-// firstLines returns at most n lines of a section: an empty line, the heading, and the first lines
-// of the table.
+// firstLines returns at most n lines of a section, starting with an empty line and the heading.
 func (s screenSection) firstLines(n, width int, styled bool) []string {
 	if n < 3 {
 		return nil
@@ -119,7 +118,7 @@ func (v *topView) statusText(width int) string {
 		waiting += c.Waiting
 	}
 	line := fmt.Sprintf("%s  %s  ", r.Address, r.Time.Format(time.TimeOnly))
-	if v.message != "" { // takes the place of an unknown value
+	if v.message != "" { // displayed instead of an unknown value
 		line += v.message
 	} else {
 		line += fmt.Sprintf("%s at work, %s", countText(int(active), "handler"), waitText(waiting))
@@ -141,7 +140,8 @@ func waitText(requests int64) string {
 	return fmt.Sprintf("%d requests wait", requests)
 }
 
-// shownText returns the number of displayed list entries, and the total if the filter omits some.
+// shownText returns the number of displayed entries as text, followed by the total if the filter
+// omits some.
 func shownText(shown, all int) string {
 	if shown == all {
 		return fmt.Sprint(all)
@@ -157,7 +157,7 @@ func (v *topView) helpText(width int) string {
 	return text.Trim(show.Text(line), width)
 }
 
-// listSections returns the sorted and filtered tables.
+// listSections returns the sorted and filtered tables for a screen of the given width.
 func (v *topView) listSections(width int) []screenSection {
 	r := *v.report
 	r.Calls, r.Methods, r.Peers = slices.Clone(r.Calls), slices.Clone(r.Methods), slices.Clone(r.Peers)
@@ -208,7 +208,7 @@ func (r *topReport) listSections(width int) []screenSection {
 	}
 }
 
-// shortTime formats a time in seconds for a narrow column. It returns a dash if there is none.
+// shortTime formats a time in seconds for a narrow column. It returns a dash for an unknown time.
 func shortTime(seconds float64) string {
 	switch {
 	case seconds <= 0:
@@ -233,7 +233,7 @@ func rateText(rate float64) string {
 	return fmt.Sprintf("%.0f", rate)
 }
 
-// print prints the report to a pipe or a scrolling terminal.
+// print prints the report, line by line, for output that is not a full-screen view.
 func (r *topReport) print(lines func(line string), width int) {
 	v := topView{report: r}
 	lines(v.statusText(cmp.Or(width, 1000)))
@@ -246,7 +246,7 @@ func (r *topReport) print(lines func(line string), width int) {
 	}
 }
 
-// hasColors reports whether output may be styled, which is the case unless NO_COLOR is set (see
+// hasColors reports whether output may contain styles. It returns false if NO_COLOR is set (see
 // no-color.org).
 func hasColors() bool { return os.Getenv("NO_COLOR") == "" }
 
