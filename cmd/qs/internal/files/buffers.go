@@ -11,7 +11,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A buffer is registered memory that transfers use for one piece after another.
+// A buffer is registered memory for pieces. It is reused for one piece after another.
 type buffer struct {
 	mem []byte
 	h   *bulk.Handle
@@ -27,28 +27,29 @@ func newBuffer(hctx *hg.Context, access bulk.Access, size int64) (*buffer, error
 func (b *buffer) close() { _ = b.h.Close() }
 
 const (
-	// maxBuffered limits the memory of all transfers of a target, and maxBufferedOfClient that of one client's
-	// transfers.
+	// maxBuffered is the maximum size of a target's buffers in bytes. maxBufferedOfClient is the maximum size of those
+	// in use by one client.
 	maxBuffered         = 1 << 30
 	maxBufferedOfClient = 512 << 20
-	// maxSpare limits how much of this memory is kept for reuse.
+	// maxSpare is the maximum size in bytes of unused buffers that are kept for reuse.
 	maxSpare = 128 << 20
 )
 
-// buffers manages the target's memory for transfers.
+// buffers manages a target's buffers.
 type buffers struct {
 	hctx *hg.Context
 
 	mu    sync.Mutex // guards the fields below
 	spare []*buffer
-	bytes int64            // total size of all buffers
-	kept  int64            // total size of the spare buffers
-	lent  map[string]int64 // total size of the buffers in use, by client
+	bytes int64            // total size of all buffers, in bytes
+	kept  int64            // total size of the spare buffers, in bytes
+	lent  map[string]int64 // total size of the buffers in use by each client, in bytes
 }
 
 func newBuffers(hctx *hg.Context) *buffers { return &buffers{hctx: hctx, lent: map[string]int64{}} }
 
-// get returns a buffer of at least size bytes for one of client's transfers.
+// get returns a buffer of at least size bytes, which counts toward the client's limit until put is called. It returns
+// an error that wraps na.ErrAgain if a limit is reached.
 func (p *buffers) get(client string, size int64) (*buffer, error) {
 	size = max(64<<10, int64(1)<<bits.Len64(uint64(size-1)))
 	p.mu.Lock()
@@ -64,9 +65,9 @@ func (p *buffers) get(client string, size int64) (*buffer, error) {
 	return b, err
 }
 
-// takeLocked returns a spare buffer of size bytes, or a new one. p.mu must be held.
+// takeLocked returns a spare buffer of size bytes or, if there is none, a new one. p.mu must be held.
 func (p *buffers) takeLocked(size int64) (*buffer, error) {
-	for i, b := range slices.Backward(p.spare) { // the most recently used one may still be in the processor's cache
+	for i, b := range slices.Backward(p.spare) { // start with the most recently used buffer, which may still be in the processor's cache
 		if int64(len(b.mem)) == size {
 			p.spare = append(p.spare[:i], p.spare[i+1:]...)
 			p.kept -= size
@@ -89,7 +90,7 @@ func (p *buffers) takeLocked(size int64) (*buffer, error) {
 	return b, err
 }
 
-// put releases a buffer that get has returned for client.
+// put releases a buffer that get returned for client.
 func (p *buffers) put(client string, b *buffer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -104,7 +105,7 @@ func (p *buffers) put(client string, b *buffer) {
 	p.releaseClient(b)
 }
 
-// releaseClient frees a buffer. p.mu must be held.
+// releaseClient frees the memory of b. p.mu must be held.
 func (p *buffers) releaseClient(b *buffer) {
 	b.close()
 	p.bytes -= int64(len(b.mem))

@@ -6,16 +6,16 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// clientOf returns the client that a caller belongs to. All sessions of a client share its limits. The client is the
-// name in the verified certificate or, without one, the caller's machine as far as its address identifies it. For IPv6,
-// where a machine has many addresses, it is the 64-bit network prefix.
+// clientOf returns the identity of a caller's client. All sessions of a client share its limits. The identity is the
+// name in the verified certificate. Without a certificate it is the caller's IP address or, for IPv6, the 64-bit
+// network prefix, because a machine may have many IPv6 addresses.
 func clientOf(c qs.Caller) string {
 	if c.Secure && c.Name != "" {
 		return "certificate " + c.Name
 	}
 	at, err := netip.ParseAddrPort(c.Remote)
 	if err != nil {
-		return c.Transport // a process on this machine, using sm
+		return c.Transport // no IP address: the caller runs on this machine and uses sm
 	}
 	ip := at.Addr().Unmap()
 	if ip.Is4() {

@@ -14,19 +14,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A client is the origin's side of the connection to one target. A dedicated goroutine drives the node, so that the
-// others can wait for answers, disks and each other.
+// A client is the origin's connection to a target. A dedicated goroutine drives the node, so that other goroutines can
+// block.
 type client struct {
 	node    *qs.Node
 	to      qs.Peer
 	addr    na.Addr
 	piece   hg.ID
 	timeout time.Duration
-	served  chan struct{} // closed when that goroutine has returned
+	served  chan struct{} // closed when the goroutine that drives the node returns
 }
 
-// newClient returns a client of the target at addr. It does not wait for the target. Each answer may take up to
-// timeout. The client takes ownership of node.
+// newClient returns a client of the target at addr, without connecting to the target. The timeout applies to each
+// answer. The client takes ownership of node, even if newClient returns an error.
 func newClient(node *qs.Node, addr na.Addr, timeout time.Duration) (c *client, err error) {
 	c = &client{node: node, addr: addr, timeout: timeout, served: make(chan struct{})}
 	if c.piece, err = node.HG().Class().RegisterRPC(hg.RPC{Name: rpcPiece, Codec: codec.Msgpack}); err == nil {
@@ -42,19 +42,19 @@ func newClient(node *qs.Node, addr na.Addr, timeout time.Duration) (c *client, e
 	return c, nil
 }
 
-// close cancels everything in progress and waits for it. Peers cannot delay it.
+// close cancels all pending operations and waits for them to complete. It does not wait for the target.
 func (c *client) close() {
 	_ = c.node.Close()
 	<-c.served
 }
 
-// newLateError returns the error for a call that was abandoned because it was not answered in time.
+// newLateError returns the error for a call to method that was canceled because its timeout expired.
 func (c *client) newLateError(method string) error {
 	return na.WithText(na.ErrTimeout, fmt.Sprintf("%s did not answer %s within %v", c.addr, method, c.timeout))
 }
 
-// callMethod calls m. The timeout is not sent to the target, because the target's own timeout error would replace the
-// more precise one of this side.
+// callMethod calls m. It does not send the timeout to the target, because the target's timeout error would then replace
+// the more precise error of newLateError.
 func callMethod[In, Out any](ctx context.Context, c *client, m *qs.Method[In, Out], in In) (Out, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -69,14 +69,14 @@ func callMethod[In, Out any](ctx context.Context, c *client, m *qs.Method[In, Ou
 	return out, Explain(c.addr, err)
 }
 
-// A pending is an rpcPiece request that has been forwarded.
+// A pending is an rpcPiece request that has been forwarded and may not have been answered.
 type pending struct {
 	c    *client
 	h    *hg.Handle
 	done chan error
 }
 
-// forward requests a piece. It does not wait for the answer.
+// forward sends a request for a piece. It does not wait for the answer.
 func (c *client) forward(in *pieceRequest) (*pending, error) {
 	h, err := c.node.HG().Create(c.addr, c.piece)
 	if err != nil {
@@ -89,7 +89,7 @@ func (c *client) forward(in *pieceRequest) (*pending, error) {
 	return p, nil
 }
 
-// wait waits for the answer. It cancels the request when ctx is done or the timeout expires.
+// wait waits for the answer and returns it. It cancels the request if ctx is done or the timeout expires.
 func (p *pending) wait(ctx context.Context) (out pieceReply, err error) {
 	defer func() { _ = p.h.Close() }()
 	ctx, stop := context.WithTimeoutCause(ctx, p.c.timeout, p.c.newLateError(rpcPiece))
@@ -108,7 +108,7 @@ func (p *pending) wait(ctx context.Context) (out pieceReply, err error) {
 	return out, p.h.Output(&out)
 }
 
-// Explain reduces the error of a call to what is useful to the user of a command. It does not include remedies.
+// Explain returns an error for users that describes the failed call err. The error contains no terms of the library.
 func Explain(peer na.Addr, err error) error {
 	remote, ok := hg.RemoteOf(err)
 	switch {
@@ -117,7 +117,7 @@ func Explain(peer na.Addr, err error) error {
 	case ok && remote.Refused && remote.Code == hg.ErrNoMethod:
 		return show.Reword(err, fmt.Sprintf("%s does not serve this method; start it with qs serve of the same version, for files with --root DIR", peer))
 	case ok:
-		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // both ends are qs, so codes have the same meaning
+		return hg.Errorf(remote.Code, "%s: %w", peer, remote) // both programs are qs, so their codes have the same meaning
 	}
 	if call, ok := errors.AsType[*hg.Error](err); ok {
 		return show.Reword(err, SayUnanswered(peer, call))
@@ -125,7 +125,7 @@ func Explain(peer na.Addr, err error) error {
 	return err
 }
 
-// SayUnanswered describes why a call to peer was not answered, without terms of the library.
+// SayUnanswered returns a text that describes why peer did not answer call. The text contains no terms of the library.
 func SayUnanswered(peer na.Addr, call *hg.Error) string {
 	if errors.Is(call, na.ErrPeerLost) {
 		return fmt.Sprintf("%s was lost: %v", peer, call.Err)
@@ -133,20 +133,20 @@ func SayUnanswered(peer na.Addr, call *hg.Error) string {
 	return fmt.Sprintf("%s: %v", peer, call.Err)
 }
 
-// A certificateError is the error for a connection that requires a different certificate, either of this side or of the
-// peer.
+// A certificateError is returned when a connection fails because the certificate of this program or of the peer is
+// missing or not acceptable.
 type certificateError struct{ error }
 
 func (e certificateError) Unwrap() error { return e.error }
 
-// NeedsCertificate reports whether a peer could not be reached because a certificate was missing or wrong, which means
-// that the same flags will fail again.
+// NeedsCertificate reports whether err means that a peer could not be reached because a certificate was missing or not
+// acceptable. In that case, the same command would fail again.
 func NeedsCertificate(err error) bool { return errors.As(err, new(certificateError)) }
 
 const bothTLS = "use TLS at both ends or at neither: set --cert, --key and --ca as the program there does"
 
-// explainTLSError describes a TLS error, whose text is not meant for users, and states the remedy in terms of the
-// command's flags.
+// explainTLSError returns a description of the TLS error with the text what, and a remedy that names flags of the
+// command. If the error is not known, the description is what itself.
 func explainTLSError(what string) (said, todo string, known bool) {
 	for _, c := range [][2]string{
 		{"is for another host", "give --server-name with a name that the certificate carries, or an address with such a host"},
@@ -168,8 +168,8 @@ func explainTLSError(what string) (said, todo string, known bool) {
 	return what, bothTLS, false
 }
 
-// versionText returns what a peer reported about its version. For frames of other protocols, which mean nothing to
-// users, it returns a generic text.
+// versionText returns a parenthesized text about the peer's version if what contains one. For other protocols, whose
+// details mean nothing to users, it returns "".
 func versionText(what string) string {
 	if strings.Contains(what, "speaks protocol version") {
 		return " (" + what + ")"
@@ -177,8 +177,8 @@ func versionText(what string) string {
 	return ""
 }
 
-// newUnreachableError returns the error for a session with peer that could not be established. Details that a transport
-// adds to ErrUnreachable were reported by the peer or by another program at its address.
+// newUnreachableError returns the error for a session with peer that could not be established. Details after
+// ErrUnreachable come from the peer, or from another program at the same address.
 func newUnreachableError(peer na.Addr, err error) error {
 	if e, ok := errors.AsType[*hg.Error](err); ok {
 		err = e.Err

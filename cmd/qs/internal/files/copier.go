@@ -12,11 +12,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Copier is the origin's side of qs cp. While it runs, pieces are transferred through a few registered buffers that
-// peers can access.
+// A Copier copies files for qs cp, on the origin's side. The pieces of the files pass through a few registered buffers
+// that the target can access.
 //
-//	upload:   read into a buffer ─► forward rpcPiece ═ the target pulls ═► answered: the buffer is free
-//	download: forward rpcPiece ═ the target pushes into a buffer ═► answered ─► check, write, journal: the buffer is free
+// For an upload, the Copier reads a piece into a buffer and forwards an rpcPiece request, and the target pulls the
+// piece. For a download, it forwards the request, the target pushes the piece into a buffer, and the Copier verifies,
+// writes and journals the piece. A buffer is reused when the request has been answered and the piece processed.
 type Copier struct {
 	c     *client
 	local *disk
@@ -28,50 +29,50 @@ type Copier struct {
 
 	counts  Counts
 	current step  // file being copied
-	begun   bool  // the part of the current file exists and has not yet become the file
-	kept    int64 // bytes verified in the part of the current file
+	begun   bool  // a part of the current file exists, which has not been renamed to the file
+	kept    int64 // number of verified bytes in the part of the current file
 }
 
 // Options configures a copy.
 type Options struct {
-	Upload bool   // from this machine to the target
+	Upload bool   // copy from this machine to the target
 	Folder string // folder on this machine
-	Local  string // name in Folder: of the source of an upload, or the destination of a download
+	Local  string // name within Folder of an upload's source or a download's destination
 	Remote string // path at the target
-	Into   bool   // the destination is a directory that the source is copied into
+	Into   bool   // the destination is a directory into which the source is copied
 
-	From io.Reader // uploaded instead of a file
-	To   io.Writer // receives downloaded data instead of a file
+	From io.Reader // if not nil, data to upload instead of a file
+	To   io.Writer // if not nil, receives the downloaded data instead of a file
 
-	Piece  int64 // bytes requested and verified at a time
+	Piece  int64 // number of bytes that are requested and verified at a time
 	Window int   // maximum number of pieces in flight
 	SHA256 bool  // also compare SHA-256 checksums
-	Anew   bool  // copy everything from the beginning, regardless of what exists
-	Sync   bool  // wait until each file is on disk before giving it its name
+	Anew   bool  // ignore data that already exists, and copy everything
+	Sync   bool  // wait until each file is on disk before renaming it to its final name
 
-	Timeout time.Duration // limit for each answer
+	Timeout time.Duration // time limit for each answer
 }
 
-// Counts counts completed work.
+// Counts holds the amount of completed work.
 type Counts struct {
-	Files   int    // files copied
-	Same    int    // files that already existed
-	Bytes   int64  // bytes moved by this run
-	Resumed int64  // bytes of files that an earlier run had begun
+	Files   int    // number of files copied
+	Same    int    // number of files that already existed
+	Bytes   int64  // number of bytes transferred by this run
+	Resumed int64  // number of bytes that an earlier run had transferred
 	Sum     string // checksum of the last file
 }
 
 // A Progress displays the progress of a copy. It must be safe for concurrent use.
 type Progress interface {
 	File(name string) // name of the file being copied
-	Add(n int64)      // bytes that were moved
-	Skip(n int64)     // bytes that need not be moved
-	Grow(n int64)     // bytes to copy in addition to Copier.Bytes
-	Note(text string) // note for the user
+	Add(n int64)      // reports n bytes that were transferred
+	Skip(n int64)     // reports n bytes that need not be transferred
+	Grow(n int64)     // reports n bytes to copy in addition to Copier.Bytes
+	Note(text string) // displays a note for the user
 }
 
-// NewCopier plans a copy between the target at addr and this machine. It takes ownership of node, which must not be
-// used for anything else.
+// NewCopier plans a copy between this machine and the target at addr. It takes ownership of node, which the caller must
+// not use afterward.
 func NewCopier(ctx context.Context, node *qs.Node, addr na.Addr, opts Options) (*Copier, error) {
 	local := &disk{}
 	streamed := opts.From != nil || opts.To != nil
@@ -102,19 +103,19 @@ func NewCopier(ctx context.Context, node *qs.Node, addr na.Addr, opts Options) (
 	return c, nil
 }
 
-// Close closes the connection and the folder.
+// Close closes the connection to the target and the local folder.
 func (c *Copier) Close() {
 	c.c.close()
 	c.local.close()
 }
 
-// Bytes returns the total size of all files.
+// Bytes returns the total size of the files to copy, in bytes.
 func (c *Copier) Bytes() int64 { return c.plan.bytes }
 
-// Skipped returns the names and types of entries that are neither files nor directories and are not copied.
+// Skipped returns a description of each entry that is not copied because it is neither a file nor a directory.
 func (c *Copier) Skipped() []string { return c.plan.skipped }
 
-// Counts returns the current counts of Run.
+// Counts returns the amount of work that Run has completed so far.
 func (c *Copier) Counts() Counts {
 	if len(c.plan.files) != 1 {
 		c.counts.Sum = ""
@@ -122,15 +123,16 @@ func (c *Copier) Counts() Counts {
 	return c.counts
 }
 
-// A State describes the partial file that Run has left when a copy was interrupted.
+// A State describes the partial file that remains at the destination after an interrupted copy.
 type State struct {
-	Name string // at the destination; "" if no file's copy had begun
-	Size int64  // size of the source
-	Kept int64  // bytes verified in Part; 0 if there is none
+	Name string // name of the file at the destination; "" if no copy had begun
+	Size int64  // size of the source in bytes
+	Kept int64  // number of verified bytes in Part
 	Part string // name of the partial file
 }
 
-// State returns the state of the interrupted copy. A target that has failed may have kept less than reported.
+// State returns the state of an interrupted copy. If the target has failed, it may have kept less data than State
+// reports.
 func (c *Copier) State() State {
 	if !c.begun {
 		return State{}
@@ -142,7 +144,7 @@ func (c *Copier) State() State {
 	return st
 }
 
-// Run copies all files.
+// Run copies all files and reports its progress to show.
 func (c *Copier) Run(ctx context.Context, show Progress) error {
 	c.show = show
 	p := c.plan
@@ -195,13 +197,14 @@ func (c *Copier) Run(ctx context.Context, show Progress) error {
 	return nil
 }
 
-// same counts a file that need not be copied.
+// same records that the file of s need not be copied.
 func (c *Copier) same(s step) {
 	c.counts.Same++
 	c.show.Skip(s.stamp.Size)
 }
 
-// countResumed counts the bytes that an earlier run has left.
+// countResumed records that an earlier run has transferred the first at bytes of the file. It displays note if it is
+// not empty.
 func (c *Copier) countResumed(at int64, note string) {
 	if note != "" {
 		c.show.Note(note)
@@ -213,7 +216,8 @@ func (c *Copier) countResumed(at int64, note string) {
 	}
 }
 
-// verifyPrefix has the target verify existing data, step by step, until none is left to verify.
+// verifyPrefix makes the target verify its existing data in steps, until no data remains to be verified. It stores the
+// last reply in r.
 func (c *Copier) verifyPrefix(ctx context.Context, req seekRequest, r *seekReply) (err error) {
 	for r.Left > 0 {
 		before := r.Left
@@ -227,20 +231,21 @@ func (c *Copier) verifyPrefix(ctx context.Context, req seekRequest, r *seekReply
 	return nil
 }
 
-// countCopied counts a complete file.
+// countCopied records that a file with the checksum sum has been copied.
 func (c *Copier) countCopied(sum string) {
 	c.counts.Files++
 	c.counts.Sum = sum
 }
 
-// A piece is part of a file in transit between a buffer and the target.
+// A piece is a part of a file that is in transit between a buffer and the target.
 type piece struct {
 	call *pending
 	buf  *buffer
 	size int64
 }
 
-// nextPiece waits for a free buffer and returns a piece that uses it.
+// nextPiece waits for a free buffer and returns a piece of at most left bytes that uses the buffer. It returns io.EOF
+// if left is 0.
 func (c *Copier) nextPiece(ctx context.Context, left int64) (*piece, error) {
 	if left == 0 {
 		return nil, io.EOF
@@ -260,11 +265,11 @@ func (c *Copier) pieceDone(p *piece) {
 	c.show.Add(p.size)
 }
 
-// closeTimeout limits the duration of the call that aborts a transfer at the target.
+// closeTimeout is the timeout of the call that aborts a transfer at the target.
 const closeTimeout = 500 * time.Millisecond
 
-// abortTransfer aborts the transfer at the target, so that the target closes its file at once rather than after a
-// timeout. Errors are ignored.
+// abortTransfer aborts the transfer at the target, so that the target closes its file immediately rather than after a
+// timeout. It ignores errors. It has no effect if why means that the target is not reachable.
 func (c *Copier) abortTransfer(id uint64, why error) {
 	if errors.Is(why, na.ErrPeerLost) || errors.Is(why, na.ErrUnreachable) {
 		return

@@ -14,19 +14,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A store is a tree of files, either on a disk of this machine or at a target.
+// A store is a tree of files, either on this machine or at a target.
 type store interface {
-	// stat describes the file at path. It is not an error if the file does not exist.
+	// stat describes the file at path. If the file does not exist, stat returns an entry of kind missing and no error.
 	stat(ctx context.Context, path string) (entry, error)
-	// list returns some of the directory's entries, sorted by name, starting after the name after. It returns none if
-	// after was the last name.
+	// list returns entries of a directory, sorted by name, starting with the first name after the name after. It may
+	// return only some of them. It returns no entries if there are no names after that name.
 	list(ctx context.Context, dir, after string) ([]entry, error)
-	// mkdir creates a directory and its parents, if they do not exist.
+	// mkdir creates a directory and its parents, unless they exist.
 	mkdir(ctx context.Context, path string, mode uint32) error
 }
 
-// A disk is the tree of files below a folder. It uses os.Root, which ensures that "..", absolute paths and symbolic
-// links cannot lead out of the folder.
+// A disk is a tree of files on this machine. It uses os.Root, so that "..", absolute paths and symbolic links cannot
+// refer to files outside the tree.
 type disk struct{ root *os.Root }
 
 var _ store = (*disk)(nil)
@@ -42,8 +42,8 @@ func (d *disk) close() {
 	}
 }
 
-// cleanPath returns path in the form that os.Root accepts. If os.Root would reject the path for a reason other than
-// links, it returns an error that states the reason.
+// cleanPath returns p in the form that os.Root requires. If os.Root would reject p for a reason other than symbolic
+// links, cleanPath returns an error that states the reason.
 func cleanPath(p string) (string, error) {
 	clean := path.Clean(p)
 	if strings.ContainsRune(p, 0) || !filepath.IsLocal(filepath.FromSlash(clean)) {
@@ -52,7 +52,7 @@ func cleanPath(p string) (string, error) {
 	return clean, nil
 }
 
-// open opens a regular file for reading. It rejects other types, because opening a pipe may block forever.
+// open opens a regular file for reading. It rejects other files, because opening a pipe may block indefinitely.
 func (d *disk) open(name string) (*os.File, fs.FileInfo, error) {
 	f, err := d.root.OpenFile(name, os.O_RDONLY|nonBlock, 0)
 	if err != nil {
@@ -91,7 +91,7 @@ func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := d.root.OpenFile(dir, os.O_RDONLY|nonBlock, 0) // the name may be that of a pipe
+	f, err := d.root.OpenFile(dir, os.O_RDONLY|nonBlock, 0) // dir may be the name of a pipe, and opening it must not block
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (d *disk) list(_ context.Context, dir, after string) ([]entry, error) {
 		}
 		info, err := d.root.Lstat(path.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed concurrently
+			continue // the file was removed concurrently
 		}
 		if err != nil {
 			return nil, err
@@ -136,10 +136,10 @@ func (d *disk) mkdir(_ context.Context, p string, mode uint32) error {
 	if err := d.root.MkdirAll(path.Dir(p), 0o777); err != nil {
 		return err
 	}
-	err = d.root.Mkdir(p, fs.FileMode(mode)&fs.ModePerm|0o700) // the owner must be able to create files in it
+	err = d.root.Mkdir(p, fs.FileMode(mode)&fs.ModePerm|0o700) // the owner must be able to create files in the directory
 	if errors.Is(err, fs.ErrExist) {
 		if info, failed := d.root.Stat(p); failed == nil && info.IsDir() {
-			return nil // another process created it concurrently
+			return nil // the directory was created concurrently
 		}
 	}
 	return err

@@ -5,13 +5,13 @@ import (
 	"io"
 )
 
-// holeSize is the granularity of the holes in a sparse file, in bytes.
+// holeSize is the size and alignment of the blocks that writeSparse skips, in bytes.
 const holeSize = 4 << 10
 
 var zeros [holeSize]byte
 
-// writeSparse writes b at an offset where the file contains only zeros. It skips blocks of holeSize that are all zeros,
-// which remain holes.
+// writeSparse writes b to f at offset at, where the file must contain only zeros. It skips each block of holeSize bytes
+// that contains only zeros, which leaves a hole.
 func writeSparse(f io.WriterAt, b []byte, at int64) error {
 	unit := func(from int) int { return min(holeSize-int((at+int64(from))%holeSize), len(b)-from) }
 	isHole := func(from int) bool { return bytes.Equal(b[from:from+unit(from)], zeros[:unit(from)]) }

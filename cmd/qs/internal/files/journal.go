@@ -9,7 +9,8 @@ import (
 	"os"
 )
 
-// A record holds the stamp of the part's source, the verified length, and the checksum of that length.
+// A record describes the verified data of a part. It holds the size and modification time of the part's source, the
+// number of verified bytes, and their checksum.
 type record struct {
 	Size    int64  `json:"source_size"`
 	ModTime int64  `json:"source_mtime_ns"`
@@ -17,27 +18,27 @@ type record struct {
 	CRC     uint32 `json:"crc32c"`
 }
 
-// recordSize is the size of the journal file, which is a single line padded with blanks, so that each record replaces
-// the previous one with a single write.
+// recordSize is the size of the journal file, in bytes. The file is a single line, padded with blanks, so that a single
+// write replaces the previous record.
 const recordSize = 256
 
-// A journal stores the latest record of a part in a separate file. The first record identifies the part as belonging to
-// a transfer. The journal is locked while it is open.
+// A journal stores the latest record of a part in a separate file. Its first record shows that the part belongs to a
+// transfer. The journal is locked while it is open.
 type journal struct {
 	disk *disk
 	name string
 	f    *os.File
-	at   int64 // verified length in the stored record
+	at   int64 // number of verified bytes according to the stored record
 }
 
-// errLocked is the error for a part that another transfer is writing.
+// errLocked is returned when another transfer is writing the same part.
 var errLocked = errors.New("locked by another transfer")
 
-// errEmpty is the error for a journal without a record.
+// errEmpty is returned when a journal contains no record.
 var errEmpty = errors.New("the journal is empty")
 
-// openJournal opens a journal, creating it if necessary, and locks it against other transfers until it is closed. If
-// another transfer has it open, the error is errLocked.
+// openJournal opens a journal, creating it if necessary, and locks it until it is closed. It returns errLocked if
+// another transfer has locked the journal.
 func (d *disk) openJournal(name string) (*journal, error) {
 	for {
 		f, _, err := d.createOrOpen(name)
@@ -56,11 +57,11 @@ func (d *disk) openJournal(name string) (*journal, error) {
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, errors.Join(err, f.Close())
 		}
-		_ = f.Close() // it belonged to a transfer that has just ended
+		_ = f.Close() // the file belonged to a transfer that has just ended
 	}
 }
 
-// read returns the record, or errEmpty. If the file is not a journal, the error is errNotOurs.
+// read returns the stored record. It returns errEmpty if there is none, and errNotOurs if the file is not a journal.
 func (j *journal) read() (r record, err error) {
 	b, err := io.ReadAll(io.NewSectionReader(j.f, 0, recordSize+1))
 	switch {
@@ -86,8 +87,8 @@ func (j *journal) write(r record) error {
 	return err
 }
 
-// close closes the journal, after which another transfer may open it. If remove is true, it removes the journal first,
-// unless the name now refers to another file.
+// close closes and unlocks the journal. If remove is true, it first removes the journal file, unless the file's name
+// now refers to another file.
 func (j *journal) close(remove bool) {
 	if remove && j.disk.isNamed(j.f, j.name) {
 		_ = j.disk.root.Remove(j.name)

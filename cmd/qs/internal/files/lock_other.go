@@ -4,6 +4,6 @@ package files
 
 import "os"
 
-// lockFile does nothing. On this system the user must ensure that two transfers do not write the
-// same file.
+// lockFile does nothing on this system. Users must ensure that only one transfer at a time writes a
+// file.
 func lockFile(*os.File) error { return nil }

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// lockFile locks the file exclusively until f is closed. It does not block; if the file is locked, it returns
-// errLocked. On a file system without locks it has no effect.
+// lockFile acquires an exclusive lock on f, which is held until f is closed. It does not block. It returns errLocked if
+// another process or transfer holds the lock. On a file system that does not support locks it has no effect.
 func lockFile(f *os.File) error {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		return errLocked

@@ -10,16 +10,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A move is the transfer of a piece or of a chunk of a piece.
+// A move is the transfer of a piece, or of a chunk of a piece, between the origin's memory and the target's.
 type move struct {
-	h    hg.Request // request to answer; zero unless this is the last chunk
+	h    hg.Request // request to answer; the zero Request unless this is the last chunk of the piece
 	req  pieceRequest
-	buf  *buffer // nil if the source is mapped
+	buf  *buffer // nil if the source file is mapped
 	op   *bulk.Op
 	done chan error
 }
 
-// splitFront splits the first n bytes off a piece whose transfer has not begun.
+// splitFront removes the first n bytes from m, whose transfer must not have started, and returns them as a separate
+// move.
 func (m *move) splitFront(n int64) *move {
 	front := &move{req: m.req}
 	front.req.Size = n
@@ -46,7 +47,7 @@ func (m *move) respond(reply *pieceReply, err error) {
 	_ = m.h.Respond(reply, nil)
 }
 
-// startMove starts the transfer of a piece between the origin's memory and a buffer or the source.
+// startMove starts the transfer of m between the origin's memory and a buffer or, for a download, the mapped source.
 func (t *transfer) startMove(ctx context.Context, m *move) (err error) {
 	spec := bulk.Spec{Dir: bulk.Pull, Peer: t.peer, Remote: m.req.Memory, RemoteOffset: m.req.At, Size: m.req.Size}
 	if t.source == nil || t.source.mapped == nil {
@@ -66,8 +67,8 @@ func (t *transfer) startMove(ctx context.Context, m *move) (err error) {
 	return err
 }
 
-// buffer returns memory for a move. When the target has no memory left, it waits for the transfer's other buffers to be
-// released. It fails only if the transfer has none.
+// buffer returns memory for a move. If the memory limits are reached, it waits until the transfer releases one of its
+// other buffers. If the transfer has none, buffer returns an error.
 func (t *transfer) buffer(ctx context.Context, size int64) (*buffer, error) {
 	for {
 		own := t.lent.Load()
@@ -91,11 +92,11 @@ func (t *transfer) releaseBuffer(b *buffer) {
 	t.lent.Add(-1)
 	select {
 	case t.returned <- struct{}{}:
-	default: // one signal is enough
+	default: // a signal is already pending
 	}
 }
 
-// read reads a piece from the source and computes the checksum for the answer.
+// read reads the piece m from the source. It stores the checksum for the answer in m.
 func (t *transfer) read(m *move) (mem *bulk.Handle, at int64, err error) {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
@@ -109,7 +110,7 @@ func (t *transfer) read(m *move) (mem *bulk.Handle, at int64, err error) {
 	return mem, at, err
 }
 
-// write writes bytes that have arrived to the file, and verifies the piece when it is complete.
+// write writes the data of m to the file. If m is the last chunk of its piece, write verifies the piece.
 func (t *transfer) write(m *move) error {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
@@ -120,7 +121,8 @@ func (t *transfer) write(m *move) error {
 	return err
 }
 
-// wait waits for the transfer to complete. If ctx is done first, it cancels the transfer.
+// wait waits for the transfer of m to complete. If ctx is done first, it cancels the transfer and waits for the
+// cancellation.
 func (m *move) wait(ctx context.Context) error {
 	select {
 	case err := <-m.done:

@@ -4,5 +4,6 @@ package files
 
 import "syscall"
 
-// nonBlock makes opening a named pipe return at once, even if no process has opened it for writing.
+// nonBlock makes opening a named pipe return immediately, even if no process has opened the pipe
+// for writing.
 const nonBlock = syscall.O_NONBLOCK

@@ -7,12 +7,12 @@ import (
 	"sync"
 )
 
-// overlap calls first repeatedly, and calls second with each value that first returned, in the same order but on
-// another goroutine. For example, one reads while the other sends. At most depth values are queued between them. To
-// finish, first returns io.EOF.
+// overlap calls first repeatedly on the calling goroutine. On another goroutine it calls second with each value
+// returned by first, in the same order, so that, for example, one reads while the other sends. At most depth values are
+// queued between the two. To finish, first returns io.EOF.
 //
-// If either fails, the contexts of both are canceled with its error, which overlap returns. Even then, second receives
-// every value that first has returned, so that nothing is left in progress.
+// If first or second fails, overlap cancels the contexts of both and returns the error. Even then, it calls second with
+// every value that first has returned, so that no operation is left in progress.
 func overlap[T any](ctx context.Context, depth int, first func(context.Context) (T, error), second func(context.Context, T) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

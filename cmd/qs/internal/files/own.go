@@ -12,19 +12,19 @@ import (
 )
 
 var (
-	// errNotOurs is the error for a file that has the name of a part or a journal but was not created by a transfer.
-	// Such a file is not modified.
+	// errNotOurs is returned when a file has the name of a part or a journal but was not created by a transfer. Such a
+	// file must not be modified.
 	errNotOurs = fmt.Errorf("move it away or name another destination: %w", na.ErrExists)
-	// errShared is the error for a file that other users have permission to access, since they may have it open.
+	// errShared is returned when other users may access a file, because they may already have opened it.
 	errShared = fmt.Errorf("can be read or written by other users: %w", errNotOurs)
 )
 
-// createOrOpen opens a file that only this user can access for reading and writing, and reports whether it was created.
-// It opens an existing file only if the file looks like one that createOrOpen creates: regular, with a single link,
-// owned by this user, and not accessible to others. The content of an existing file is kept. For any other file the
-// error is errNotOurs.
+// createOrOpen opens a file for reading and writing that only this user can access. It reports whether it created the
+// file. It opens an existing file, without truncating it, only if the file is regular, has a single link, is owned by
+// this user and is not accessible to other users, as is a file that createOrOpen creates. For any other file it returns
+// errNotOurs.
 func (d *disk) createOrOpen(name string) (f *os.File, made bool, err error) {
-	const flags = os.O_RDWR | nonBlock // nonBlock, because the file may be replaced by a pipe concurrently
+	const flags = os.O_RDWR | nonBlock // do not block if the file is concurrently replaced by a pipe
 	for {
 		f, err = d.root.OpenFile(name, flags|os.O_CREATE|os.O_EXCL, 0o600) // O_EXCL does not follow links
 		if !errors.Is(err, fs.ErrExist) {
@@ -32,7 +32,7 @@ func (d *disk) createOrOpen(name string) (f *os.File, made bool, err error) {
 		}
 		before, err := d.root.Lstat(name)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it was removed concurrently
+			continue // the file was removed concurrently
 		}
 		if err == nil {
 			err = d.requireOurs(name, before)
@@ -41,7 +41,7 @@ func (d *disk) createOrOpen(name string) (f *os.File, made bool, err error) {
 			return nil, false, err
 		}
 		f, err = d.root.OpenFile(name, flags, 0)
-		if errors.Is(err, fs.ErrPermission) && d.root.Chmod(name, 0o600) == nil { // the file already had its final mode when its commit failed
+		if errors.Is(err, fs.ErrPermission) && d.root.Chmod(name, 0o600) == nil { // a failed commit has already set the final mode
 			f, err = d.root.OpenFile(name, flags, 0)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
@@ -57,7 +57,8 @@ func (d *disk) createOrOpen(name string) (f *os.File, made bool, err error) {
 	}
 }
 
-// requireOurs returns errNotOurs, with the reason, if info describes a file that createOrOpen cannot have created.
+// requireOurs returns an error that wraps errNotOurs and states the reason if createOrOpen cannot have created the file
+// that info describes.
 func (d *disk) requireOurs(name string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
 		return fmt.Errorf("%s is %s: %w", name, kindText(info.Mode()), errNotOurs)
@@ -80,8 +81,8 @@ func (d *disk) requireOurs(name string, info fs.FileInfo) error {
 
 func othersRights(info fs.FileInfo) fs.FileMode { return info.Mode().Perm() & 0o077 }
 
-// createProbe returns the owner and permissions of a new file in dir. Some file systems do not support them, or assign
-// others than those of this process.
+// createProbe returns the file information of a new file in dir, from which the caller learns the owner and permissions
+// of new files. Some file systems assign others than those that this process requests.
 func (d *disk) createProbe(dir string) (fs.FileInfo, error) {
 	name := path.Join(dir, ".qs-probe-"+rand.Text())
 	f, err := d.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)

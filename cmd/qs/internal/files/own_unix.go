@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// countLinks returns the number of hard links to a file.
+// countLinks returns the number of hard links to the file that info describes.
 func countLinks(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Nlink)

@@ -15,47 +15,45 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// partSuffix is the suffix of incomplete files.
+// partSuffix is the suffix of the name of an incomplete file.
 const partSuffix = ".qs-part"
 
-// A part is a file that is being received.
+// A part is an incomplete file that is being received. The part of NAME is called NAME.qs-part, and its journal
+// NAME.qs-part.journal. The journal records how many bytes of the part have been verified, and their checksum. When the
+// part is complete and verified, commit gives it the source's mode and modification time and renames it to NAME.
 //
-//	NAME.qs-part ◄─ write … verify, write … verify, …      NAME.qs-part.journal: how far, and the checksum so far
-//	     │ commit: complete and verified
-//	     ▼
-//	NAME, with mode and time of the source
-//
-// The journal is created before the part and removed after it. A transfer keeps it locked, so that only one transfer
-// writes the part at a time. An existing part is resumed if the source's stamp is unchanged and the part contains the
-// bytes that the journal describes. A file that was not created by one of this user's transfers is never written; see
-// createOrOpen.
+// The journal is created before the part and removed after it. A transfer keeps the journal locked, so that only one
+// transfer at a time writes the part. An existing part is resumed if the source's stamp is unchanged and the part
+// contains the bytes that the journal describes. A file that was not created by a transfer of this user is never
+// written; see createOrOpen.
 type part struct {
 	disk      *disk
 	name      string
 	stamp     stamp
 	f         *os.File
 	sums      sums
-	room      int64 // end of the reserved space
+	room      int64 // offset of the end of the reserved space
 	journal   *journal
-	journaled int64 // length according to the journal, of which sums.at bytes have been verified
+	journaled int64 // number of verified bytes when the part was opened; the first sums.at of them have been verified again
 	crc       uint32
 	sha       bool
-	sparse    bool   // zeros are not written
-	stream    bool   // stamp.Size is known only at the end
-	cut       bool   // for sparse parts: the file contains nothing after sums.at, so data that is not written is zero
-	failed    error  // error of the first failed write, since which sums are ahead of the file
-	note      string // why an existing part was not resumed
-	done      bool   // the part has become the file
+	sparse    bool   // blocks of zeros are not written
+	stream    bool   // stamp.Size is unknown until commit
+	cut       bool   // for sparse parts: the file has been truncated, so that unwritten data is zero
+	failed    error  // error of the first failed write, after which sums no longer match the file
+	note      string // reason why an existing part was not resumed
+	done      bool   // the part has been renamed to the file
 }
 
-// reserveStep is the amount of space reserved at a time for longer files. Some file systems fill all of it with pages
-// at once, and the network must not wait for that.
+// reserveStep is the number of bytes of disk space that are reserved at a time for a large file. Some file systems
+// allocate the pages of the whole step at once, which must not delay the network for long.
 const reserveStep = 16 << 20
 
-// errSame is the result for a file that already exists with the same stamp.
+// errSame is returned when the file already exists with the same stamp.
 var errSame = errors.New("the file exists already")
 
-// openPart creates or resumes a part of name.
+// openPart creates a part of the file name, or opens an existing part to resume it. It returns errSame if the file
+// already exists with the stamp st.
 func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	name, err := cleanPath(name)
 	if err != nil {
@@ -83,7 +81,7 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 		return nil, err
 	}
 	switch {
-	case j.At == 0: // new, or nothing was verified
+	case j.At == 0: // the part is new, or none of its data was verified
 	case o.Anew:
 		p.note = name + ": the partial file is not used"
 	case j.Size != st.Size || j.ModTime != st.ModTime || j.At > st.Size:
@@ -104,7 +102,7 @@ func (d *disk) openPart(name string, st stamp, o partOptions) (*part, error) {
 	return p, nil
 }
 
-// kindText describes the type of a file that is not regular.
+// kindText returns a description of a file that is not regular.
 func kindText(mode fs.FileMode) string {
 	switch {
 	case mode.IsDir():
@@ -121,10 +119,10 @@ func kindText(mode fs.FileMode) string {
 	return "not a regular file"
 }
 
-// NoDirectory begins the text of the error for a part whose directory does not exist.
+// NoDirectory is the prefix of the error returned when the directory of a part does not exist.
 const NoDirectory = "there is no directory"
 
-// open opens the journal and the part, and returns the journal's record.
+// open opens the journal and the part. It returns the record that the journal contains.
 func (p *part) open() (j record, err error) {
 	p.journal, err = p.disk.openJournal(p.name + partSuffix + ".journal")
 	switch {
@@ -150,8 +148,9 @@ func (p *part) open() (j record, err error) {
 	return j, nil
 }
 
-// openFile opens the part. If no journal describes it, the file is the user's own unless it is empty. A file that
-// others may have opened because it has the source's or the user's permissions is not used.
+// openFile opens the part's file. The parameter known reports whether a journal describes the file. A file without a
+// journal belongs to the user unless it is empty. openFile replaces a file that is described by a journal but
+// accessible to other users, because they may have opened it.
 func (p *part) openFile(known bool) (err error) {
 	name := p.name + partSuffix
 	var made bool
@@ -182,8 +181,9 @@ func (p *part) reset() error {
 	return p.f.Truncate(0)
 }
 
-// verifyNext verifies the next step of an existing part and returns how many bytes are still to be verified. Bytes that
-// do not match the journal are not used. It must be called before the first piece is written.
+// verifyNext verifies the next step of an existing part and returns the number of bytes that remain to be verified. If
+// the data does not match the journal, the part starts over. It must be called until it returns 0, before the first
+// piece is written.
 func (p *part) verifyNext() (left int64, err error) {
 	if p.sums.at > p.journaled {
 		return 0, fmt.Errorf("%s: nothing to verify after the first chunk: %w", p.name, na.ErrProtocol)
@@ -202,14 +202,16 @@ func (p *part) verifyNext() (left int64, err error) {
 	return 0, p.reset()
 }
 
-// Verified is called after a piece has been verified and recorded. Tests use it to stop a transfer.
+// Verified is called after a piece has been verified and recorded in the journal. Tests replace it to interrupt a
+// transfer.
 var Verified = func(at int64) {}
 
-// chunkSize is the number of bytes that are summed and written at a time. It is small enough for the bytes to stay in
-// the processor's cache between the two steps, and large enough for the file system to store them in large extents.
+// chunkSize is the number of bytes that are summed and then written at a time. The bytes must fit in the processor's
+// cache, so that both steps find them there, and must be numerous enough for the file system to store them in large
+// extents.
 const chunkSize = 1 << 20
 
-// write appends the next bytes. They do not count until they are verified.
+// write appends b, which must start at the given offset of the file. The data counts only after verify has succeeded.
 func (p *part) write(offset int64, b []byte) error {
 	if p.failed != nil {
 		return p.failed
@@ -232,9 +234,10 @@ func (p *part) write(offset int64, b []byte) error {
 	return nil
 }
 
-// writeSparse writes the bytes that are not zero, and extends the file to the end of b even if it ends with a hole.
+// writeSparse writes b at offset at, except blocks of zeros. It extends the file to the end of b even if b ends with
+// zeros.
 func (p *part) writeSparse(b []byte, at int64) error {
-	if !p.cut { // an earlier transfer may have written more than it verified
+	if !p.cut { // an earlier transfer may have written data that it did not verify
 		if err := p.f.Truncate(at); err != nil {
 			return err
 		}
@@ -246,7 +249,8 @@ func (p *part) writeSparse(b []byte, at int64) error {
 	return p.f.Truncate(at + int64(len(b)))
 }
 
-// makeRoom reserves the next step of space, starting at at, unless it is already reserved.
+// makeRoom reserves disk space for the next reserveStep bytes, starting at offset at, unless the space is already
+// reserved.
 func (p *part) makeRoom(at int64) error {
 	if p.stamp.Size <= reserveStep || at < p.room {
 		return nil
@@ -256,7 +260,8 @@ func (p *part) makeRoom(at int64) error {
 	return reserveSpace(p.f, at, n)
 }
 
-// verify compares the checksum of all data written so far with the source's, and records the verified length.
+// verify returns an error if crc is not the checksum of all data written so far. Otherwise it records in the journal
+// that the data is verified.
 func (p *part) verify(crc uint32) error {
 	if p.failed != nil {
 		return p.failed
@@ -264,7 +269,7 @@ func (p *part) verify(crc uint32) error {
 	if p.sums.crc != crc {
 		return p.newDamagedError(fmt.Sprintf("CRC-32C of the first %d bytes is %08x, want %08x", p.sums.at, p.sums.crc, crc))
 	}
-	if !p.stream && p.sums.at < p.stamp.Size { // otherwise the part will be complete in a moment
+	if !p.stream && p.sums.at < p.stamp.Size { // a complete part is committed immediately and needs no record
 		if err := p.journal.write(record{p.stamp.Size, p.stamp.ModTime, p.sums.at, crc}); err != nil {
 			return err
 		}
@@ -277,8 +282,8 @@ func (p *part) newDamagedError(text string) error {
 	return fmt.Errorf("%s is corrupt: %s: %w", p.name, text, na.ErrChecksum)
 }
 
-// commit turns the part into the file if it is complete and its checksums match the source's. If toDisk is true, it
-// waits until the data would survive a power failure.
+// commit renames the part to the file. It returns an error if the part is incomplete or its checksums differ from crc
+// and sha. If toDisk is true, commit waits until the data is on disk, so that the file survives a power failure.
 func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 	if p.stream {
 		p.stamp.Size = p.sums.at
@@ -324,8 +329,8 @@ func (p *part) commit(crc uint32, sha []byte, toDisk bool) error {
 	return nil
 }
 
-// requireNamed returns an error if the part's name no longer refers to the open file. The part may have been removed
-// together with its journal, which holds the lock, and a second transfer may have created new ones.
+// requireNamed returns an error if the part's name no longer refers to the open file. This happens if the part and its
+// journal, which holds the lock, were removed. A second transfer may then have created new ones.
 func (p *part) requireNamed() error {
 	if name := p.name + partSuffix; !p.disk.isNamed(p.f, name) {
 		return fmt.Errorf("%s was removed or replaced during the transfer; run the same command again: %w", name, na.ErrIO)
@@ -333,7 +338,7 @@ func (p *part) requireNamed() error {
 	return nil
 }
 
-// isNamed reports whether name refers to the open file f.
+// isNamed reports whether name still refers to the open file f.
 func (d *disk) isNamed(f *os.File, name string) bool {
 	mine, err := f.Stat()
 	if err != nil {
@@ -343,8 +348,8 @@ func (d *disk) isNamed(f *os.File, name string) bool {
 	return err == nil && os.SameFile(mine, there)
 }
 
-// close closes the part and keeps it for a later transfer, unless nothing in it was verified. If a second transfer has
-// taken over the names, its part and journal are not touched.
+// close closes the part. It keeps the file and the journal for a later transfer if some data has been verified, and
+// removes them otherwise. It does not modify files with the same names that a second transfer has created.
 func (p *part) close() {
 	if p.done {
 		return
@@ -357,7 +362,7 @@ func (p *part) close() {
 	p.journal.close(!useful)
 }
 
-// sync flushes a directory to disk where the system supports it.
+// sync flushes a directory to disk, if the system supports that.
 func (d *disk) sync(dir string) error {
 	f, err := d.root.Open(dir)
 	if err != nil {

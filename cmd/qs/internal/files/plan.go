@@ -8,30 +8,33 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A plan lists the directories and files to copy. Parent directories precede their children.
+// A plan lists the directories and files to copy. A directory precedes its entries.
 type plan struct {
 	dirs    []step
 	files   []step
 	bytes   int64
-	skipped []string // names and types of entries that are neither files nor directories
+	skipped []string // descriptions of the entries that are neither files nor directories
 }
 
-// A step is one file or directory of a plan, with its name at the destination.
+// A step is a file or directory to copy, with its paths at the source and at the destination.
 type step struct {
 	from, to string
 	stamp    stamp
-	holes    int64 // bytes that are not stored on the source's disk
+	holes    int64 // number of bytes that are not stored on the source's disk
 }
 
-// maxPath limits the length of paths in a plan, in bytes, and thereby the depth. maxEntries limits the number of
-// entries, so that a target whose listing never ends cannot exhaust this process's memory. Tests replace it.
+// maxPath is the maximum length of a path in a plan, in bytes, which also limits the depth of directories. maxEntries
+// is the maximum number of entries in a plan, so that a target whose listings never end cannot exhaust the memory.
+// Tests replace maxEntries.
 const maxPath = 4096
 
 var maxEntries = 1 << 23
 
-// makePlan lists the source. A file that is copied into a directory keeps its name. A directory is copied to the name
-// to, or into that directory if the user appended a slash to it. What an interrupted run has left at the destination
-// does not matter.
+// makePlan returns a plan for copying from, a path in src, to the path to in dst.
+//
+// A file is copied to the path to or, if into is true or to is an existing directory, into that directory under its own
+// name. A directory is copied to the path to or, if into is true, into that directory under its own name. The result
+// does not depend on data left by an interrupted run.
 func makePlan(ctx context.Context, src, dst store, from, to string, into bool) (*plan, error) {
 	e, err := src.stat(ctx, from)
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 
 // The methods of qs cp. Paths are separated by slashes and relative to the target's root.
 //
-//	upload:   open ─ seek until all is verified ─ piece: the target pulls ─ piece … ─ close
-//	download: open ─ seek                       ─ piece: the target pushes ─ piece … ─ close
+// Each copy of a file is a transfer. The origin calls open and then seek, repeatedly until the existing data has been
+// verified. It then sends rpcPiece requests. For each of them the target pulls a piece of an upload from the origin's
+// memory, or pushes a piece of a download to that memory. The origin finally calls close.
 var (
 	methodStat  = define[pathRequest, entry]("stat")
 	methodList  = define[listRequest, listReply]("list")
@@ -31,22 +32,24 @@ func define[In, Out any](name string) *qs.Method[In, Out] {
 	return qs.Define[In, Out]("qs/file/"+name, qs.WithCodec(codec.Msgpack))
 }
 
-// rpcPiece takes a pieceRequest and returns a pieceReply. It is an RPC rather than a method, because several pieces are
-// in flight at a time and must arrive in the order in which they were requested.
+// rpcPiece transfers a piece. Its input is a pieceRequest and its output a pieceReply. It is an RPC rather than a
+// method of package qs, because several pieces are in flight at a time and must be processed in the order in which they
+// were requested.
 const rpcPiece = "qs/file/piece"
 
 const (
-	// MaxPiece limits the size of a piece, in bytes, and MaxWindow the number of pieces that an origin may have
-	// requested from a transfer at a time.
+	// MaxPiece is the maximum size of a piece, in bytes. MaxWindow is the maximum number of outstanding requests for
+	// pieces in a transfer.
 	MaxPiece  = 64 << 20
 	MaxWindow = 16
-	// listMax is the maximum number of entries in an answer.
+	// listMax is the maximum number of entries in the reply to a list request.
 	listMax = 1000
-	// seekStep limits how many bytes of a file one rpcSeek reads, so that its answer is not delayed for long.
+	// seekStep is the maximum number of bytes that one seek request verifies, so that its reply is not delayed for
+	// long.
 	seekStep = 256 << 20
 )
 
-// A stamp holds the properties used to detect a changed file.
+// A stamp holds the properties of a file that are used to detect changes.
 type stamp struct {
 	Size    int64
 	ModTime int64 // nanoseconds since 1970; times outside 1678 to 2262 are clamped to that range
@@ -67,7 +70,8 @@ func nanosOf(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// isSameData reports whether size and modification time indicate that two stamps describe the same contents.
+// isSameData reports whether s and o have the same size and modification time, and therefore presumably describe the
+// same data.
 func (s stamp) isSameData(o stamp) bool { return s.Size == o.Size && s.ModTime == o.ModTime }
 
 func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }
@@ -75,9 +79,9 @@ func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }
 // partOptions configures how a file is received.
 type partOptions struct {
 	SHA256 bool
-	Anew   bool  // ignore what already exists
+	Anew   bool  // ignore data that already exists
 	Holes  int64 // bytes that are not stored on the source's disk; if not 0, zeros are not written
-	Stream bool  // the size is unknown; the sender reports the end
+	Stream bool  // the size is unknown until the sender commits
 }
 
 // A kind is the type of an entry. Only files and directories are copied.
@@ -87,8 +91,8 @@ const (
 	missing kind = iota
 	regular
 	directory
-	special // a device, pipe or the like
-	link    // a symbolic link
+	special // device, pipe, socket or similar
+	link    // symbolic link
 )
 
 func kindOf(mode fs.FileMode) kind {
@@ -103,19 +107,19 @@ func kindOf(mode fs.FileMode) kind {
 	return special
 }
 
-// An entry describes a name in a directory, or the file at a path.
+// An entry describes a file, a directory or another object, either in a directory listing or at a requested path.
 type entry struct {
 	Name  string
 	Kind  kind
 	Stamp stamp
-	Holes int64 // bytes that are not stored on disk; the file is sparse if this is not 0
+	Holes int64 // number of bytes that are not stored on disk; not 0 if the file is sparse
 }
 
 type pathRequest struct{ Path string }
 
 type listRequest struct {
 	Path  string
-	After string // last name of the previous answer
+	After string // last name in the previous reply; "" in the first request
 }
 
 type listReply struct{ Entries []entry }
@@ -127,7 +131,7 @@ type mkdirRequest struct {
 
 type openRequest struct {
 	Path  string
-	Write bool // the origin sends; otherwise it receives
+	Write bool // the origin sends the file; otherwise it receives the file
 	Stamp stamp
 	How   partOptions
 }
@@ -135,13 +139,14 @@ type openRequest struct {
 type openReply struct {
 	ID    uint64
 	Stamp stamp
-	Same  bool // the file already exists with the same stamp: there is nothing to do, and ID is not set
+	Same  bool // the file already exists with the same stamp; no transfer was started, and ID is not set
 	At    int64
 	Note  string
 }
 
-// A seekRequest verifies existing data. At and CRC specify where a target that will push should begin. If the bytes
-// before At have a different checksum, the target answers with na.ErrChecksum.
+// A seekRequest verifies the next step of existing data. For a download, At is the offset at which the target is to
+// start sending, and CRC is the checksum of the data before At. If the target's data before At has a different
+// checksum, the call fails with na.ErrChecksum.
 type seekRequest struct {
 	ID  uint64
 	At  int64
@@ -155,8 +160,9 @@ type seekReply struct {
 	Note string
 }
 
-// A pieceRequest requests that the next Size bytes of the file, starting at Offset, be pulled from or pushed to Memory,
-// starting at At. CRC is the checksum of the file from its beginning to the end of the piece.
+// A pieceRequest requests the transfer of Size bytes of the file, starting at Offset. The target pulls the bytes from
+// Memory, or pushes them to Memory, at offset At. For an upload, CRC is the checksum of the file up to the end of the
+// piece.
 type pieceRequest struct {
 	ID     uint64
 	Offset int64
@@ -168,7 +174,8 @@ type pieceRequest struct {
 
 type pieceReply struct{ CRC uint32 }
 
-// A closeRequest ends a transfer. With Commit, a complete part becomes the file; otherwise it remains a part.
+// A closeRequest ends a transfer. If Commit is set, a complete part is renamed to the file; otherwise it remains a
+// part.
 type closeRequest struct {
 	ID     uint64
 	Commit bool
@@ -179,7 +186,7 @@ type closeRequest struct {
 
 type closeReply struct{ SHA256 []byte }
 
-// withCode adds to a target's error the code by which the origin recognizes it.
+// withCode adds to err a code that the origin can recognize.
 func withCode(err error) error {
 	if err == nil {
 		return nil
@@ -187,11 +194,11 @@ func withCode(err error) error {
 	return hg.Errorf(codeOf(err), "%w", err)
 }
 
-// ErrNoSource is the error for a source that does not exist.
+// ErrNoSource is returned when the source of a copy does not exist.
 var ErrNoSource = fmt.Errorf("%w", fs.ErrNotExist)
 
-// Refused reports whether the target permanently rejects the copy, because it does not have the path or the method, or
-// does not permit the operation.
+// Refused reports whether err means that the target permanently rejects the copy. It does so if the path or the method
+// does not exist at the target, or if the operation is not permitted.
 func Refused(err error) bool {
 	if _, ok := hg.RemoteOf(err); !ok {
 		return errors.Is(err, ErrNoSource)
@@ -200,8 +207,8 @@ func Refused(err error) bool {
 	return code == na.ErrPermission || code == na.ErrNoEntry || code == na.ErrNoMethod
 }
 
-// Interrupted reports whether err is an interrupt or concerns the network or the target's state rather than the files,
-// which means that the copy can be resumed.
+// Interrupted reports whether a copy that failed with err can be resumed. It can if it was interrupted, or if err
+// concerns the network or the target's state rather than the files.
 func Interrupted(err error) bool {
 	switch codeOf(err) {
 	case na.ErrPeerLost, na.ErrUnreachable, na.ErrTimeout, na.ErrCanceled, na.ErrClosed, na.ErrAgain, hg.ErrDraining:

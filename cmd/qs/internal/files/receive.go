@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// receiveFile downloads one file. It forwards piece requests; the target pushes the data, which receiveFile verifies
-// and writes.
+// receiveFile downloads a file. It forwards requests for pieces, and verifies and writes the data that the target
+// pushes.
 func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
 	dst, err := c.local.openPart(s.to, s.stamp, partOptions{SHA256: c.opts.SHA256, Anew: anew, Holes: s.holes})
 	if errors.Is(err, errSame) {
@@ -25,7 +25,7 @@ func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
 		return err
 	}
 	if err := c.receivePart(ctx, opened, dst); err != nil {
-		if errors.Is(err, na.ErrChecksum) { // possibly because the source was modified before its bytes were sent
+		if errors.Is(err, na.ErrChecksum) { // the source may have been modified before its data was sent
 			if now, failed := (remote{c.c}).stat(ctx, s.from); failed == nil && !now.Stamp.isSameData(s.stamp) {
 				err = newChangedError(s.from)
 			}
@@ -44,7 +44,7 @@ func (c *Copier) receiveFile(ctx context.Context, s step, anew bool) error {
 	return nil
 }
 
-// receivePart receives the rest of a part.
+// receivePart receives the data that is missing in dst.
 func (c *Copier) receivePart(ctx context.Context, opened openReply, dst *part) error {
 	if !opened.Stamp.isSameData(dst.stamp) {
 		return fmt.Errorf("modified concurrently; run the same command again: %w", na.ErrIO)
@@ -74,8 +74,8 @@ func (c *Copier) receivePart(ctx context.Context, opened openReply, dst *part) e
 	})
 }
 
-// receivePieces requests the bytes after offset. It calls take with each piece and the checksum of all bytes up to the
-// end of the piece.
+// receivePieces requests all bytes of the file starting at offset. It calls take with each piece and with the checksum
+// of the file up to the end of the piece.
 func (c *Copier) receivePieces(ctx context.Context, opened openReply, offset int64, take func(b []byte, crc uint32) error) error {
 	next := func(ctx context.Context) (*piece, error) {
 		p, err := c.nextPiece(ctx, opened.Stamp.Size-offset)

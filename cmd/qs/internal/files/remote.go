@@ -10,11 +10,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// separators lists the characters that names must not contain: / on any system, and the separator
-// of this one.
+// separators lists the characters that a name must not contain: the slash and this system's
+// separator.
 const separators = "/" + string(os.PathSeparator)
 
-// A remote is the file tree of a target.
+// A remote is the store of files at a target.
 type remote struct{ c *client }
 
 var _ store = remote{}
@@ -26,7 +26,7 @@ func (r remote) stat(ctx context.Context, path string) (entry, error) {
 func (r remote) list(ctx context.Context, dir, after string) ([]entry, error) {
 	reply, err := callMethod(ctx, r.c, methodList, listRequest{dir, after})
 	for _, e := range reply.Entries {
-		// Names become paths on this machine.
+		// The names become part of paths on this machine, so names from the target must be checked.
 		if e.Name == "." || !filepath.IsLocal(e.Name) || strings.ContainsAny(e.Name, separators) || e.Name <= after {
 			return nil, fmt.Errorf("%s: invalid entry %q in %s: %w", r.c.addr, e.Name, dir, na.ErrProtocol)
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 )
 
-// sendFile uploads one file. It opens the file, reads pieces and forwards them; the target pulls
-// the data.
+// sendFile uploads a file. It opens the file, reads pieces into buffers and forwards a request for
+// each piece. The target pulls the data from the buffers.
 func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
 	src, err := c.local.openSource(s.from, c.opts.SHA256)
 	if err != nil {
@@ -34,7 +34,7 @@ func (c *Copier) sendFile(ctx context.Context, s step, anew bool) error {
 		c.abortTransfer(opened.ID, err)
 		return err
 	}
-	c.begun = false // from here on the file may have its final name
+	c.begun = false // close may rename the part to the file, even if the call fails
 	if _, err := callMethod(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, src.sums.crc, src.sums.digest()}); err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (c *Copier) sendPieces(ctx context.Context, opened openReply, src *source) 
 	return overlap(ctx, c.opts.Window, next, c.pieceAnswered)
 }
 
-// pieceAnswered waits until the target has received a piece.
+// pieceAnswered waits until the target has received the piece p, and releases the buffer of p.
 func (c *Copier) pieceAnswered(ctx context.Context, p *piece) error {
 	if _, err := p.call.wait(ctx); err != nil {
 		return err

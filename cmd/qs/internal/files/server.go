@@ -15,18 +15,16 @@ import (
 )
 
 const (
-	// maxTransfers limits the number of a target's transfers, and maxTransfersOfClient those of one client. See
-	// clientOf.
+	// maxTransfers is the maximum number of transfers at a target. maxTransfersOfClient is the maximum for one client;
+	// see clientOf.
 	maxTransfers         = 256
 	maxTransfersOfClient = 128
-	// maxIdle is how long a transfer may be idle before it can be evicted in favor of another.
+	// maxIdle is how long a transfer must be idle before it may be ended to make room for another.
 	maxIdle = time.Minute
 )
 
-// A Server serves the files below a folder.
-//
-//	methods: stat, list, open, seek, close        on goroutines of the node
-//	rpcPiece ─► the queue of a transfer           in the order in which they come; never waits
+// A Server serves the files in a folder. Its methods run on the node's goroutines. The handler of rpcPiece only appends
+// requests to the queue of their transfer and never blocks, so that the requests remain in order.
 type Server struct {
 	node    *qs.Node
 	disk    *disk
@@ -40,7 +38,7 @@ type Server struct {
 	closed    bool
 }
 
-// Serve makes n serve the files below the folder root. If write is true, clients may also upload files.
+// Serve makes n serve the files in the folder root. If write is true, clients may also upload files.
 func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	d, err := openDisk(root)
 	if err != nil {
@@ -59,7 +57,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 	}
 	n.HG().OnFault(func(peer na.Addr, err error) {
 		for _, t := range fs.all() {
-			if t.peer == peer || peer.IsZero() && !n.HG().NA().Connected(t.peer) { // if the peer is not known, end the transfers of all peers that are not connected
+			if t.peer == peer || peer.IsZero() && !n.HG().NA().Connected(t.peer) { // an unknown peer was lost: cancel the transfers of all peers that are not connected
 				t.cancel(fmt.Errorf("the origin was lost: %w", err))
 			}
 		}
@@ -69,7 +67,7 @@ func Serve(n *qs.Node, root string, write bool) (*Server, error) {
 
 var errReadOnly = fmt.Errorf("the target is read-only; start it with qs serve --root DIR --write: %w", na.ErrPermission)
 
-// handle makes the node serve m.
+// handle registers serve as the handler of m.
 func handle[In, Out any](fs *Server, m *qs.Method[In, Out], serve func(by qs.Caller, in In) (Out, error)) {
 	m.Handle(fs.node, func(ctx context.Context, in In) (out Out, err error) {
 		out, err = serve(qs.CallerFrom(ctx), in)
@@ -160,7 +158,8 @@ func (fs *Server) piece(h hg.Request) error {
 	return t.enqueue(h, req)
 }
 
-// Close ends the transfers and waits for them. The node must be closed first, so that no further request arrives.
+// Close cancels all transfers and waits for them to end. The caller must close the node first, so that no further
+// requests arrive.
 func (fs *Server) Close() {
 	fs.mu.Lock()
 	fs.closed = true

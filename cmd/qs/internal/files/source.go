@@ -12,19 +12,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A source is a file that is sent, from its beginning or from the end of an existing part.
-//
-//	large:    the pages that the system keeps of the file ─ mapped ─► the network
-//	small, or no file that can be mapped: read ─► a buffer ─► the network
+// A source is a file to be sent, starting at its beginning or at the end of the receiver's part. Data is sent directly
+// from memory to which the file is mapped. If the file is small or cannot be mapped, data is read into a buffer first.
 type source struct {
 	name   string
 	f      *os.File
 	stamp  stamp
 	sums   sums
-	mapped *bulk.Handle // covers the whole file; nil if it is not mapped
+	mapped *bulk.Handle // handle for the whole file; nil if the file is not mapped
 }
 
-// mapFrom is the file size in bytes from which mapping is faster than reading.
+// mapFrom is the minimum size, in bytes, of a file that is mapped. For smaller files, reading is faster.
 const mapFrom = 1 << 20
 
 func (d *disk) openSource(name string, sha bool) (*source, error) {
@@ -39,16 +37,16 @@ func (d *disk) openSource(name string, sha bool) (*source, error) {
 	return &source{name: name, f: f, stamp: stampOf(info), sums: newSums(sha)}, nil
 }
 
-// shareFile maps the file for transfers of hctx if that is worthwhile.
+// shareFile maps the file for transfers of hctx, unless the file is small or cannot be mapped.
 func (s *source) shareFile(hctx *hg.Context, access bulk.Access) {
 	if s.stamp.Size < mapFrom {
 		return
 	}
 	m, err := bulk.MapFile(s.f, bulk.FileOptions{Length: s.stamp.Size})
 	if err != nil {
-		return // the file can still be read
+		return // read the file instead
 	}
-	defer func() { _ = m.Close() }() // the file stays mapped until the handle is closed
+	defer func() { _ = m.Close() }() // the handle keeps the file mapped
 	h, err := m.Create(hctx, bulk.Options{Access: access, Eager: -1})
 	if err != nil {
 		return
@@ -57,11 +55,12 @@ func (s *source) shareFile(hctx *hg.Context, access bulk.Access) {
 	adviseSequential(h.Segments()[0])
 }
 
-// errOther is the error for a part that belongs to a different source although the stamps are equal.
+// errOther is returned when a part belongs to a different source, although the two sources have equal stamps.
 var errOther = fmt.Errorf("the partial file is of another source: %w", na.ErrChecksum)
 
-// seek prepares to send from offset to, where the checksum must be crc. Each call verifies one step of the preceding
-// bytes and returns how many are left.
+// seek prepares to send the data that starts at offset to. It verifies that crc is the checksum of the data before that
+// offset. Each call processes at most seekStep bytes and returns the number of bytes that remain. The caller must
+// repeat the call until that number is 0.
 func (s *source) seek(to int64, crc uint32) (left int64, err error) {
 	if to < s.sums.at || to > s.stamp.Size {
 		return 0, fmt.Errorf("%s: invalid offset %d to resume from: %w", s.name, to, na.ErrInvalid)
@@ -75,8 +74,8 @@ func (s *source) seek(to int64, crc uint32) (left int64, err error) {
 	return to - s.sums.at, nil
 }
 
-// read returns the memory from which the next n bytes of the file are transferred, and adds them to the sums. The
-// memory is buf unless the file is mapped. All memory of a source is obtained here.
+// read returns memory that contains, starting at offset at, the next n bytes of the file. It adds the bytes to the
+// checksums. If the file is not mapped, read copies the bytes to buf and returns the memory of buf.
 func (s *source) read(buf *buffer, n int64) (mem *bulk.Handle, at int64, err error) {
 	if s.mapped != nil {
 		at = s.sums.at
@@ -94,7 +93,7 @@ func (s *source) read(buf *buffer, n int64) (mem *bulk.Handle, at int64, err err
 	return buf.h, 0, nil
 }
 
-// verify returns an error if the file has changed since it was opened.
+// verify returns an error if the file has been modified since it was opened.
 func (s *source) verify() error {
 	info, err := s.f.Stat()
 	if err == nil && !stampOf(info).isSameData(s.stamp) {
@@ -109,7 +108,8 @@ func (s *source) verify() error {
 	return nil
 }
 
-// changed returns the error for a file that ended earlier than expected.
+// changed returns the error for a failed read of the file. If err is io.EOF, the file was shorter than its reported
+// size or has been modified.
 func (s *source) changed(err error) error {
 	if !errors.Is(err, io.EOF) {
 		return err
@@ -129,8 +129,8 @@ func newChangedError(name string) error {
 	return fmt.Errorf("%s was modified during the copy; copy it again: %w", name, na.ErrIO)
 }
 
-// failureReason returns the reason why the file could not be sent, which is a concurrent modification of the file if
-// that explains err, and err otherwise.
+// failureReason returns the reason for the failure err to send the file. If a concurrent modification of the file
+// explains err, it returns an error that says so, and otherwise it returns err.
 func (s *source) failureReason(err error) error {
 	if errors.Is(err, na.ErrFault) || errors.Is(err, na.ErrChecksum) {
 		if changed := s.verify(); changed != nil {
@@ -140,7 +140,7 @@ func (s *source) failureReason(err error) error {
 	return err
 }
 
-// close closes the file. It must not be called while a read is in progress.
+// close closes the file. The caller must ensure that no read is in progress.
 func (s *source) close() {
 	if s.mapped != nil {
 		_ = s.mapped.Close()

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// planStream plans the copy of one file from or to a local stream.
+// planStream plans a copy of a single file from Options.From or to Options.To.
 func (c *Copier) planStream(ctx context.Context) error {
 	there, err := (remote{c.c}).stat(ctx, c.opts.Remote)
 	c.plan = &plan{}
@@ -31,11 +31,11 @@ func (c *Copier) planStream(ctx context.Context) error {
 	return err
 }
 
-// streamMode is the mode of files uploaded from a stream, which has no mode itself.
+// streamMode is the mode of a file that is uploaded from a stream, because a stream has no mode.
 const streamMode = 0o644
 
-// sendStream uploads the bytes of Options.From up to its end. They become the file once all have arrived. The transfer
-// cannot be resumed.
+// sendStream uploads the data of Options.From. The file at the target is created only after all data has arrived. An
+// interrupted upload cannot be resumed.
 func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 	st := stamp{ModTime: nanosOf(time.Now()), Mode: streamMode}
 	opened, err := callMethod(ctx, c.c, methodOpen, openRequest{Path: s.to, Write: true, Stamp: st, How: partOptions{SHA256: c.opts.SHA256, Anew: true, Stream: true}})
@@ -62,7 +62,7 @@ func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 		c.abortTransfer(opened.ID, err)
 		return err
 	}
-	c.begun = false // from here on the file may have its final name
+	c.begun = false // close may rename the part to the file, even if the call fails
 	if _, err := callMethod(ctx, c.c, methodClose, closeRequest{opened.ID, true, c.opts.Sync, sums.crc, sums.digest()}); err != nil {
 		return err
 	}
@@ -70,8 +70,8 @@ func (c *Copier) sendStream(ctx context.Context, s step, _ bool) error {
 	return nil
 }
 
-// readFull reads until b is full or r ends. It returns io.EOF if there was no data. If ctx is done while a read is in
-// progress, the read continues in the background, and r must not be used anymore.
+// readFull reads until b is full or r ends. It returns io.EOF if r has no more data. If ctx is done, readFull returns
+// while its read continues in the background. The caller must not use r or b afterward.
 func readFull(ctx context.Context, r io.Reader, b []byte) (int64, error) {
 	type result struct {
 		n   int
@@ -93,7 +93,7 @@ func readFull(ctx context.Context, r io.Reader, b []byte) (int64, error) {
 	}
 }
 
-// receiveStream downloads one file and writes it to Options.To. Data is written only after it has been verified.
+// receiveStream downloads a file to Options.To. It writes data only after verifying it.
 func (c *Copier) receiveStream(ctx context.Context, s step, _ bool) error {
 	opened, err := callMethod(ctx, c.c, methodOpen, openRequest{Path: s.from, How: partOptions{SHA256: c.opts.SHA256}})
 	if err != nil {
@@ -115,13 +115,13 @@ func (c *Copier) receiveStream(ctx context.Context, s step, _ bool) error {
 	return nil
 }
 
-// A streamWriter writes data after verifying its checksum.
+// A streamWriter writes verified data to a stream.
 type streamWriter struct {
 	sums sums
 	to   io.Writer
 }
 
-// write writes b if crc is the checksum of all data up to its end.
+// write writes b. It returns an error if crc is not the checksum of all data up to the end of b.
 func (w *streamWriter) write(b []byte, crc uint32) error {
 	w.sums.add(b)
 	if w.sums.crc != crc {

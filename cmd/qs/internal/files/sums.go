@@ -12,12 +12,12 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// sums holds the checksums of a file from its beginning to at. Both sides compute them over the bytes in memory and
+// sums holds the checksums of the first at bytes of a file. Both sides compute checksums of the bytes in memory and
 // compare them after each piece.
 type sums struct {
 	at  int64
 	crc uint32
-	sha hash.Hash // nil unless requested
+	sha hash.Hash // nil unless SHA-256 checksums are requested
 }
 
 func newSums(sha bool) sums {
@@ -39,8 +39,9 @@ func (s *sums) add(b []byte) {
 	}
 }
 
-// prefetch loads b into the processor's cache. Package crc32 alternates between three positions 1 KiB apart, a pattern
-// that processors do not prefetch. For data in main memory, this doubles its running time.
+// prefetch loads b into the processor's cache. Package crc32 reads alternately at three positions that are 1 KiB apart,
+// and processors do not recognize this pattern. For data that is not cached, crc32 would take twice as long without
+// prefetch.
 func prefetch(b []byte) {
 	var sum byte
 	for at := 0; at < len(b); at += 64 {
@@ -49,12 +50,12 @@ func prefetch(b []byte) {
 	sink(sum)
 }
 
-// sink keeps the compiler from removing the reads of prefetch.
+// sink prevents the compiler from removing the reads in prefetch.
 //
 //go:noinline
 func sink(byte) {}
 
-// addFrom adds the bytes of r from s.at up to offset to.
+// addFrom adds the bytes of r between the offsets s.at and to.
 func (s *sums) addFrom(r io.ReaderAt, to int64) error {
 	buf := make([]byte, min(1<<20, to-s.at))
 	for s.at < to {
@@ -74,7 +75,7 @@ func (s *sums) digest() []byte {
 	return s.sha.Sum(nil)
 }
 
-// String returns the name and value of the checksum of the whole file.
+// String returns the name and value of the file's SHA-256 checksum or, if it was not requested, its CRC-32C checksum.
 func (s *sums) String() string {
 	if s.sha != nil {
 		return "sha256:" + hex.EncodeToString(s.digest())

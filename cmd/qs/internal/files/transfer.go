@@ -13,35 +13,36 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A transfer is the target's side of the transfer of one file.
+// A transfer is the target's side of the transfer of one file. Two goroutines process its pieces in two stages, and
+// they may be several pieces apart, so that disk and network are used in parallel.
 //
-//	          first                                          second
-//	upload:   rpcPiece ─► queue ─► begin to pull a chunk of it ─► it has arrived: sum, write; after the last: check, journal, respond
-//	download: rpcPiece ─► queue ─► read and sum, begin to push ─► it has arrived: respond
+// The first stage takes requests from a queue. For an upload it starts to pull a chunk of a piece. For a download it
+// reads a piece from the file, computes its checksum and starts to push the piece. The second stage waits for the data
+// to arrive. For an upload it writes the chunk and, after the last chunk of a piece, verifies and journals the piece.
+// It then answers the request.
 //
-// The two stages run on two goroutines, several pieces apart, so that disk and network work in parallel. A piece that
-// fails ends the transfer. Data verified before that is kept for a later transfer.
+// If a piece fails, the transfer ends. Data that has already been verified is kept for a later transfer.
 type transfer struct {
 	files  *Server
 	id     uint64
 	peer   na.Addr
-	client string // client whose limits apply
-	from   string // the origin's network address, for messages
+	client string // client whose limits the transfer counts toward; see clientOf
+	from   string // network address of the origin, for error messages
 	path   string
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	queue  chan *move
-	rest   *move         // rest of a piece that is being pulled in chunks; used by runFirstStage
-	early  []*move       // pieces that wait for earlier ones of the file; used by takeNext
-	at     int64         // offset of the next piece, valid after the first piece; used by takeNext
-	begun  bool          // at is valid
-	ended  chan struct{} // closed when nothing is in progress anymore
+	rest   *move         // remaining chunks of the current piece of an upload; used by runFirstStage
+	early  []*move       // pieces that arrived before earlier pieces of the file; used by takeNext
+	at     int64         // offset of the next piece, valid if begun is true; used by takeNext
+	begun  bool          // takeNext has received a piece
+	ended  chan struct{} // closed when no operation is in progress anymore
 
-	lent     atomic.Int64  // number of buffers in use
+	lent     atomic.Int64  // number of buffers that the transfer uses
 	returned chan struct{} // receives a value when a buffer is released
 
-	closed sync.Once // closes part or source
+	closed sync.Once // ensures that part or source is closed once
 
 	// Either part or source is set. filesMu guards their contents and is held even during disk I/O.
 	filesMu sync.Mutex
@@ -50,7 +51,7 @@ type transfer struct {
 
 	mu   sync.Mutex // guards the fields below
 	used time.Time
-	last bool // queue is closed
+	last bool // no further pieces are accepted, and queue is closed
 }
 
 func (fs *Server) newTransfer(peer na.Addr, client, from, path string) *transfer {
@@ -62,7 +63,7 @@ func (fs *Server) newTransfer(peer na.Addr, client, from, path string) *transfer
 	return t
 }
 
-// enqueue queues a request, or returns the reason for rejecting it.
+// enqueue appends a request for a piece to the queue. If the request must be rejected, enqueue returns the reason.
 func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	if req.Size < 1 || req.Size > MaxPiece || req.Memory == nil {
 		return fmt.Errorf("chunk of %d bytes, want 1 to %d: %w", req.Size, MaxPiece, na.ErrInvalid)
@@ -85,7 +86,7 @@ func (t *transfer) enqueue(h hg.Request, req pieceRequest) error {
 	}
 }
 
-// goneError returns the reason why no more pieces are accepted.
+// goneError returns the reason why t does not accept pieces.
 func (t *transfer) goneError() error {
 	if err := context.Cause(t.ctx); err != nil {
 		return err
@@ -93,14 +94,14 @@ func (t *transfer) goneError() error {
 	return fmt.Errorf("the transfer of %s has ended: %w", t.path, na.ErrClosed)
 }
 
-// The number of chunks of an upload, or pieces of a download, that can be queued between the first and second stage. It
-// is large enough for either stage to continue while the other sleeps.
+// The maximum number of chunks of an upload, or pieces of a download, between the two stages. It must be large enough
+// for each stage to continue while the other is blocked.
 const (
 	chunksAhead = 16
 	piecesAhead = 2
 )
 
-// runStages transfers pieces until the transfer ends or fails.
+// runStages transfers pieces until the transfer is stopped or fails, and rejects the remaining ones.
 func (t *transfer) runStages() {
 	depth := piecesAhead
 	if t.part != nil {
@@ -117,7 +118,7 @@ func (t *transfer) runStages() {
 	for _, m := range t.early {
 		m.respond(nil, t.goneError())
 	}
-	for m := range t.queue { // closed by stop
+	for m := range t.queue { // ends because stop has closed the queue
 		m.respond(nil, t.goneError())
 	}
 	close(t.ended)
@@ -126,7 +127,7 @@ func (t *transfer) runStages() {
 	}
 }
 
-// stop stops accepting pieces.
+// stop makes t reject further pieces.
 func (t *transfer) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -136,13 +137,13 @@ func (t *transfer) stop() {
 	}
 }
 
-// lateTimeout is how long a piece that arrived early waits for the preceding ones.
+// lateTimeout is how long a piece that arrived early waits for the pieces before it.
 const lateTimeout = time.Second
 
-// takeNext returns the next piece of the file. The origin sends the pieces in order, but several goroutines of the node
-// may receive them, and one may overtake another. An early piece therefore waits for the preceding ones. If these do
-// not arrive, or too many pieces are early, takeNext returns the early piece, which is then rejected because of its
-// offset.
+// takeNext returns the next piece of the file. The origin sends requests in order, but several goroutines of the node
+// may receive them, so that one may overtake another. An early piece waits for the pieces before it. If they do not
+// arrive within lateTimeout, or if too many pieces are early, takeNext returns an early piece, which is then rejected
+// because of its offset.
 func (t *transfer) takeNext(ctx context.Context) (*move, error) {
 	var late <-chan time.Time
 	for {
@@ -177,7 +178,7 @@ func (t *transfer) takeNext(ctx context.Context) (*move, error) {
 	}
 }
 
-// offset returns the offset of the next byte to transfer.
+// offset returns the file offset of the next byte to transfer.
 func (t *transfer) offset() int64 {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()
@@ -187,8 +188,7 @@ func (t *transfer) offset() int64 {
 	return t.source.sums.at
 }
 
-// runFirstStage begins to pull the next chunk from the origin, or reads the next piece from the file and begins to push
-// it.
+// runFirstStage starts the transfer of the next chunk of an upload or the next piece of a download, and returns it.
 func (t *transfer) runFirstStage(ctx context.Context) (*move, error) {
 	m := t.rest
 	if m == nil {
@@ -208,7 +208,8 @@ func (t *transfer) runFirstStage(ctx context.Context) (*move, error) {
 	return m, nil
 }
 
-// runSecondStage waits for the move to complete, and writes the data to the file if it was pulled.
+// runSecondStage waits for the transfer of m to complete and answers its request. For an upload, it first writes the
+// data to the file.
 func (t *transfer) runSecondStage(ctx context.Context, m *move) error {
 	err := m.wait(ctx)
 	switch {
@@ -221,7 +222,7 @@ func (t *transfer) runSecondStage(ctx context.Context, m *move) error {
 	return err
 }
 
-// markUsed records that the origin is still using t. It returns false if t has ended.
+// markUsed records that the origin is using t. It returns false if t no longer accepts pieces.
 func (t *transfer) markUsed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,14 +230,14 @@ func (t *transfer) markUsed() bool {
 	return !t.last
 }
 
-// lastUse returns the time of the origin's last request for t.
+// lastUse returns the time of the origin's most recent request for t.
 func (t *transfer) lastUse() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.used
 }
 
-// verifyPrefix verifies one step of the bytes that an earlier transfer has left.
+// verifyPrefix verifies the next step of the data from an earlier transfer.
 func (t *transfer) verifyPrefix(req seekRequest) (r seekReply, err error) {
 	if !t.markUsed() {
 		return r, t.goneError()
@@ -252,8 +253,8 @@ func (t *transfer) verifyPrefix(req seekRequest) (r seekReply, err error) {
 	return r, err
 }
 
-// finish ends a transfer. If it should be committed and all its pieces have been answered, finish commits it; otherwise
-// finish aborts it.
+// finish ends the transfer. If req.Commit is set, it waits until all pieces have been answered and then commits the
+// transfer. Otherwise it cancels the transfer.
 func (t *transfer) finish(req closeRequest) (r closeReply, err error) {
 	if !req.Commit {
 		t.cancel(fmt.Errorf("transfer canceled by the origin: %w", na.ErrCanceled))
@@ -274,7 +275,7 @@ func (t *transfer) finish(req closeRequest) (r closeReply, err error) {
 	return r, t.part.commit(req.CRC, req.SHA256, req.Sync)
 }
 
-// close closes the files once nothing is in progress.
+// close closes the part or the source. The caller must ensure that no operation is in progress.
 func (t *transfer) close() {
 	t.filesMu.Lock()
 	defer t.filesMu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// newInUseError returns the error for a copy to a file that another copy is already writing. The address of the other
-// copy's origin is from, if known.
+// newInUseError returns the error for a copy to path, to which another copy is being written. If from is not empty, it
+// is the network address of the other copy's origin.
 func newInUseError(path, from string) error {
 	if from != "" {
 		from = " from " + from
@@ -20,11 +20,13 @@ func newInUseError(path, from string) error {
 	return fmt.Errorf("%s is being written by another copy%s: %w", path, from, na.ErrAgain)
 }
 
-// probeTimeout is how long the origin of an upload may take to answer before another upload may replace it.
+// probeTimeout is the time within which an upload's origin must answer a probe. If it does not, another upload to the
+// same path replaces its upload.
 const probeTimeout = time.Second
 
-// evictIdle returns an error if another origin is uploading the same file and answers a probe. It ends an upload whose
-// origin has disconnected or does not answer, and an upload by the same origin, which must have abandoned it.
+// evictIdle ends an upload to path that is no longer active, because its origin does not answer a probe or is itself
+// the caller by, which must have abandoned the upload. If another origin is uploading to path and answers a probe,
+// evictIdle returns an error.
 func (fs *Server) evictIdle(by qs.Caller, path string) error {
 	for _, t := range fs.all() {
 		if t.part == nil || t.path != path {
@@ -40,7 +42,8 @@ func (fs *Server) evictIdle(by qs.Caller, path string) error {
 	return nil
 }
 
-// probeOrigin reports whether a transfer's origin answers a probe, or sends a request, within probeTimeout.
+// probeOrigin reports whether the origin of t is reachable. It is if it answers a probe, or sends a request for t,
+// within probeTimeout.
 func (fs *Server) probeOrigin(t *transfer) bool {
 	before := t.lastUse()
 	hctx := fs.node.HG().NA()
@@ -52,8 +55,8 @@ func (fs *Server) probeOrigin(t *transfer) bool {
 	return <-result == nil || t.lastUse().After(before)
 }
 
-// add assigns an ID to t and starts it. If there are too many transfers, in total or of the client, idle ones are
-// ended.
+// add assigns an ID to t and starts it. If the limit on transfers of the target or of t's client is reached, add first
+// ends transfers that have been idle for longer than maxIdle.
 func (fs *Server) add(t *transfer) error {
 	if all := fs.all(); len(all) >= maxTransfers || countTransfers(all, t.client) >= maxTransfersOfClient {
 		for _, old := range all {
@@ -81,7 +84,7 @@ func (fs *Server) add(t *transfer) error {
 	return nil
 }
 
-// countTransfers returns the number of a client's transfers.
+// countTransfers returns the number of transfers in all that belong to client.
 func countTransfers(all []*transfer, client string) (n int) {
 	for _, t := range all {
 		if t.client == client {
@@ -91,7 +94,8 @@ func countTransfers(all []*transfer, client string) (n int) {
 	return n
 }
 
-// find returns the transfer with the given ID. It must belong to the requesting session, because IDs can be guessed.
+// find returns the transfer with the given ID. The transfer must belong to peer, because a peer can guess the IDs of
+// other transfers.
 func (fs *Server) find(peer na.Addr, id uint64) (*transfer, error) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -107,8 +111,8 @@ func (fs *Server) all() []*transfer {
 	return slices.Collect(maps.Values(fs.transfers))
 }
 
-// drop closes the files of a transfer that has ended. They are closed when drop returns, even if another goroutine
-// closes them.
+// drop closes the files of t, which has ended, and removes t from the server. It may be called concurrently. The files
+// are closed when any of the calls returns.
 func (fs *Server) drop(t *transfer) {
 	t.closed.Do(t.close)
 	fs.mu.Lock()
