@@ -1,7 +1,7 @@
 // Command qs measures Quicksilver programs, calls them, copies files between them, and displays their state. Run "qs
 // help" for the list of commands.
 //
-// The files, by command:
+// The files that implement each command are:
 //
 //	perf    perf.go, internal/bench: calls.go, bulk.go, target.go, ladder.go, mixed.go, idle.go, floor_*.go
 //	bench   bench.go, internal/load
@@ -9,14 +9,14 @@
 //	cp      cp.go, place.go, progress.go, internal/files
 //	serve   serve.go with debug.go; internal/files for cp, internal/bench for perf
 //	health  health.go
-//	rpcs, call, top   call.go with describe.go, lend.go and sinkfile.go, the internal/typed of the root for types and JSON; rpcs.go; top.go with topreport.go and topview.go
+//	rpcs, call, top   call.go with describe.go, lend.go and sinkfile.go; internal/typed of the module (types and JSON); rpcs.go; top.go with topreport.go and topview.go
 //	ger     ger.go, gauges.go
 //	soak    soak.go, internal/soak: process.go, faults.go and relay.go, report.go; internal/ledger (load and audit)
 //	run     run.go, runwait.go and runlines.go with group_*.go; rendezvous.go
 //	mercury mercury.go
 //	info    info*.go
-//	all     command.go (the commands and what they share), output.go (the standard output), help.go, completion.go, args.go (old command lines), exit.go (errors and exit codes), table.go, status.go,
-//	        network.go and tls.go (flags), client.go, internal/self (runs this program again), internal/show (text from peers)
+//	all     command.go (the commands and what they share), output.go (standard output), help.go, completion.go, args.go (command lines of earlier versions), exit.go (errors and exit codes), table.go, status.go,
+//	        network.go and tls.go (flags), client.go, internal/self (other processes of this program), internal/show (text from peers)
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 
 func main() { os.Exit(start(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// start runs a command line and returns the exit code.
+// start runs the command line args and returns the exit code.
 func start(args []string, out, diag io.Writer) int {
 	written := &output{to: out}
 	a := &app{stdout: written, stderr: diag}

@@ -8,8 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 )
 
-// measureBulkRate requests count concurrent transfers of size bytes from the target, repeatedly,
-// and returns the throughput in MiB per second.
+// measureBulkRate measures the throughput of transfers of size bytes each, in MiB per second. It
+// keeps count transfers in flight at a time.
 func (p *Perf) measureBulkRate(dir moveDir, size int64, count int) (float64, error) {
 	m, err := p.newMover(dir, size, count)
 	if err != nil {
@@ -22,7 +22,7 @@ func (p *Perf) measureBulkRate(dir moveDir, size int64, count int) (float64, err
 	return p.measureMoves(m)
 }
 
-// measureMoves requests transfers one after another and returns the throughput in MiB per second.
+// measureMoves makes the transfers of m repeatedly and returns the throughput in MiB per second.
 func (p *Perf) measureMoves(m *mover) (float64, error) {
 	moved := int64(0)
 	begun := time.Now()
@@ -35,11 +35,12 @@ func (p *Perf) measureMoves(m *mover) (float64, error) {
 	return float64(moved) / (1 << 20) / time.Since(begun).Seconds(), p.ended(nil)
 }
 
-// A mover requests transfers between the target's memory and its own.
+// A mover makes transfers between its memory and the target's. The target executes the transfers on
+// request.
 type mover struct {
 	c     *call
 	buf   []byte
-	alloc bool // buf was allocated by bulk.Alloc
+	alloc bool // buf was allocated by bulk.Alloc and must be freed
 	mem   *bulk.Handle
 	dir   moveDir
 	count int
@@ -70,7 +71,8 @@ func (p *Perf) newMover(dir moveDir, size int64, count int) (*mover, error) {
 	return m, m.c.h.Reset(p.peer, p.move)
 }
 
-// moveOnce requests the transfers once. If check is set, the receiving side verifies the bytes.
+// moveOnce makes count transfers and waits for them to complete. If check is true, the receiving
+// side verifies the data.
 func (m *mover) moveOnce(check bool) error {
 	r := moveRequest{dir: m.dir, check: check && m.dir == pull, count: uint32(m.count), size: uint64(len(m.buf))}
 	var err error

@@ -2,7 +2,7 @@ package bench
 
 import "runtime"
 
-// Burden starts n goroutines that keep a processor busy.
+// Burden starts n goroutines, each of which keeps a processor busy until the process exits.
 func Burden(n int) {
 	for range n {
 		go func() {

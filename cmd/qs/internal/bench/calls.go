@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// checkEcho sends a Pattern of size bytes and verifies the answer.
+// checkEcho sends a Pattern of size bytes and returns an error if the answer differs.
 func (p *Perf) checkEcho(size int) error {
 	c, err := p.newCall(append(slices.Clip(p.key), Pattern(size)...))
 	if err != nil {
@@ -23,7 +23,7 @@ func (p *Perf) checkEcho(size int) error {
 		return err
 	}
 	if p.API == "typed" {
-		return nil // once has verified it
+		return nil // callOnce has verified the size
 	}
 	got, err := c.h.OutputRaw()
 	if err == nil && !bytes.Equal(got, c.in[len(p.key):]) {
@@ -32,7 +32,7 @@ func (p *Perf) checkEcho(size int) error {
 	return err
 }
 
-// A call is a handle that is forwarded repeatedly.
+// A call is a handle that is used for one call after another.
 type call struct {
 	p    *Perf
 	h    *hg.Handle
@@ -54,7 +54,7 @@ func (p *Perf) newCall(in []byte) (*call, error) {
 
 func (c *call) handleEnd(_ *hg.Handle, err error) { c.done, c.err = true, err }
 
-// callOnce makes the call with the API that is measured.
+// callOnce makes a call, using the API that p.API selects, and waits for it to complete.
 func (c *call) callOnce() error {
 	if c.p.API == "typed" {
 		out, err := TypedEcho.Call(context.Background(), c.p.to, c.in)
@@ -66,7 +66,7 @@ func (c *call) callOnce() error {
 	return c.forward()
 }
 
-// forward forwards the handle and waits for it to complete.
+// forward forwards the handle and waits for the call to complete.
 func (c *call) forward() error {
 	if c.p.API != "callback" {
 		_, err := c.h.CallRaw(context.Background(), c.in)
@@ -85,7 +85,8 @@ func (c *call) forward() error {
 	return c.err
 }
 
-// measureLatencies makes calls one after another and returns their latencies in ascending order.
+// measureLatencies makes calls, one after another, and returns their latencies in ascending order.
+// It does not measure the first 100 calls.
 func (p *Perf) measureLatencies(in []byte) ([]time.Duration, error) {
 	c, err := p.newCall(in)
 	if err != nil {
@@ -115,7 +116,7 @@ func (p *Perf) measureLatencies(in []byte) ([]time.Duration, error) {
 	return lat, p.ended(nil)
 }
 
-// measureRate keeps n calls in flight and returns the number of calls per second.
+// measureRate measures the number of calls per second with n calls in flight.
 func (p *Perf) measureRate(n int, in []byte) (float64, error) {
 	if p.API != "callback" {
 		return p.measureSyncRate(n, in)
@@ -149,7 +150,8 @@ func (p *Perf) measureRate(n int, in []byte) (float64, error) {
 	return float64(f.done) / time.Since(begun).Seconds(), p.ended(f.err)
 }
 
-// A callLoop is a set of calls, each of which is forwarded again when it completes.
+// A callLoop makes calls with several handles. It forwards each handle again when its call
+// completes.
 type callLoop struct {
 	in           []byte
 	cb           hg.ForwardFunc
@@ -185,7 +187,7 @@ func (p *Perf) measureSyncRate(n int, in []byte) (float64, error) {
 		all.Go(func() {
 			defer c.h.Close()
 			ended := int64(0)
-			for ; errs[i] == nil && (ended == 0 || p.goesOn(end)); ended++ { // at least one, since a rate of 0 is meaningless
+			for ; errs[i] == nil && (ended == 0 || p.goesOn(end)); ended++ { // at least one call, because a rate of 0 would be meaningless
 				errs[i] = c.callOnce()
 				if p.Pause > 0 {
 					time.Sleep(p.Pause)

@@ -4,5 +4,5 @@ package bench
 
 import "time"
 
-// cpuTime returns 0, because this system does not support the measurement.
+// cpuTime returns 0, because the processor time is not available on this system.
 func cpuTime() time.Duration { return 0 }

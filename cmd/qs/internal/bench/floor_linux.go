@@ -17,19 +17,17 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// The floor is the minimum latency of a call. Two processes send size bytes back and forth over one TCP connection.
-// Each reads the socket itself, polling for a while before it sleeps in its own epoll set. There are no frames,
-// operations or callbacks.
-//
-//	write ─► read … read (EAGAIN) for spin, then epoll_wait ─► read
+// The floor is the minimum latency of a call. Two processes send size bytes back and forth over a TCP connection,
+// without the frames, operations and callbacks of the library. To receive, each process polls the socket for the
+// duration spin, and then sleeps in epoll_wait until data arrives.
 
-// A floorEnd is one end of the connection.
+// A floorEnd is one end of the TCP connection.
 type floorEnd struct {
 	fd, epfd int
 	spin     time.Duration
 }
 
-// newFloorEnd returns an end that uses the descriptor of nc without package net's poller.
+// newFloorEnd takes over the connection nc, and uses its descriptor without the poller of package net.
 func newFloorEnd(nc *net.TCPConn, spin time.Duration) (*floorEnd, error) {
 	defer func() { _ = nc.Close() }()
 	raw, err := nc.SyscallConn()
@@ -56,7 +54,7 @@ func (e *floorEnd) close() {
 	_ = unix.Close(e.fd)
 }
 
-// read reads len(b) bytes.
+// read reads exactly len(b) bytes. It polls for the duration spin before it sleeps.
 func (e *floorEnd) read(b []byte) error {
 	var events [1]unix.EpollEvent
 	var begun time.Time
@@ -85,7 +83,7 @@ func (e *floorEnd) read(b []byte) error {
 	return nil
 }
 
-// write writes b, blocking while the socket buffer is full.
+// write writes all of b. It blocks while the socket buffer is full.
 func (e *floorEnd) write(b []byte) error {
 	for len(b) > 0 {
 		n, err := unix.Write(e.fd, b)
@@ -104,7 +102,7 @@ func (e *floorEnd) write(b []byte) error {
 	return nil
 }
 
-// Floor measures the round trips to an echo process that it starts.
+// Floor measures round trips to an echo process, which it starts and stops.
 func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
 	c, err := self.Start(self.Ready, "floor", strconv.Itoa(p.Size), spin.String())
 	if err != nil {
@@ -138,7 +136,8 @@ func (p *Perf) Floor(spin time.Duration) (r Result, err error) {
 	return floorResult("floor-tcp", start, lat, in)
 }
 
-// floorResult returns the result of the round trips since start. The data of the last answer is in.
+// floorResult returns a Result for the latencies lat, measured since start. It returns an error if in, the last answer,
+// is not the data that was sent.
 func floorResult(peer string, start time.Time, lat []time.Duration, in []byte) (r Result, err error) {
 	rate := float64(len(lat)) / time.Since(start).Seconds()
 	if !isPattern(in) {
@@ -148,7 +147,8 @@ func floorResult(peer string, start time.Time, lat []time.Duration, in []byte) (
 	return Result{Peer: peer, P50: Percentile(lat, 50), P99: Percentile(lat, 99), Rate: map[string]float64{"1": rate}}, nil
 }
 
-// floorArgs parses the arguments of an echo process: a size, and a value that parse accepts.
+// floorArgs parses the two arguments of an echo process. The first is a size in bytes, and the second is parsed by
+// parse and described by what.
 func floorArgs[T any](args []string, what string, parse func(string) (T, error)) (size int, v T, err error) {
 	if len(args) != 2 {
 		return 0, v, errors.New("want a size and " + what)
@@ -159,7 +159,8 @@ func floorArgs[T any](args []string, what string, parse func(string) (T, error))
 	return size, v, err
 }
 
-// acceptOne accepts one connection. When the parent process exits, acceptOne calls clean and exits this process.
+// acceptOne prints the address of l and accepts one connection. If standard input is closed because the parent process
+// has exited, it calls clean and exits.
 func acceptOne(l net.Listener, out io.Writer, clean func()) (net.Conn, error) {
 	fmt.Fprintln(out, self.Ready+l.Addr().Network()+"://"+l.Addr().String())
 	go func() { // the parent process has exited
@@ -170,7 +171,7 @@ func acceptOne(l net.Listener, out io.Writer, clean func()) (net.Conn, error) {
 	return l.Accept()
 }
 
-// EchoTCP runs the other end of Floor, which echoes the data received on one connection.
+// EchoTCP runs the echo process of Floor. It accepts one connection and returns all data to the sender.
 func EchoTCP(args []string, out io.Writer) error {
 	size, spin, err := floorArgs(args, "a time to spin", time.ParseDuration)
 	if err != nil {
@@ -191,7 +192,7 @@ func EchoTCP(args []string, out io.Writer) error {
 	defer e.close()
 	for b := make([]byte, size); ; {
 		if err := e.read(b); err != nil {
-			return nil // the connection is closed, so the measurement is complete
+			return nil // the measurement is complete and the connection has been closed
 		}
 		if err := e.write(b); err != nil {
 			return err

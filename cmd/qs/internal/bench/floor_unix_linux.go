@@ -13,8 +13,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// FloorUnix measures an echo without the library: two processes exchange data over a unix socket
-// through package net, with the pauses and the busy goroutines of the measurement.
+// FloorUnix measures the latency of an echo that does not use the library. Two processes exchange
+// data over a Unix socket through package net. Pauses between echoes are as in the other
+// measurements, and the echo process has the given number of busy goroutines.
 func (p *Perf) FloorUnix(busy int) (r Result, err error) {
 	c, err := self.Start(self.Ready, "floor-unix", strconv.Itoa(p.Size), strconv.Itoa(busy))
 	if err != nil {
@@ -45,7 +46,8 @@ func (p *Perf) FloorUnix(busy int) (r Result, err error) {
 	return floorResult("floor-unix", start, lat, in)
 }
 
-// EchoUnix runs the other end of FloorUnix, which echoes the data received on one connection.
+// EchoUnix runs the echo process of FloorUnix. It accepts one connection and returns all data to
+// the sender.
 func EchoUnix(args []string, out io.Writer) error {
 	size, busy, err := floorArgs(args, "a number of busy goroutines", strconv.Atoi)
 	if err != nil {
@@ -68,7 +70,7 @@ func EchoUnix(args []string, out io.Writer) error {
 	Burden(busy)
 	for b := make([]byte, size); ; {
 		if _, err := io.ReadFull(nc, b); err != nil {
-			return nil // the connection is closed, so the measurement is complete
+			return nil // the measurement is complete and the connection has been closed
 		}
 		if _, err := nc.Write(b); err != nil {
 			return err

@@ -12,31 +12,31 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// An IdleResult holds the CPU time and memory used for idle peers and for callers that run at the same time.
+// An IdleResult holds the CPU time and memory that a process uses for idle peers while other peers make calls.
 type IdleResult struct {
 	Peers     int     `json:"peers"`   // number of idle peers
-	Callers   int     `json:"callers"` // number of peers that make one call after another
+	Callers   int     `json:"callers"` // number of peers that make calls, one after another
 	Processes int     `json:"processes"`
 	Seconds   float64 `json:"seconds"`
 	CPU       float64 `json:"cpu_percent"`
-	Bytes     float64 `json:"bytes_per_peer"` // includes callers
+	Bytes     float64 `json:"bytes_per_peer"` // memory per peer, including the callers
 	Rate      float64 `json:"calls_per_s"`
 }
 
-// A Crowd describes the peers of Idle. Idle peers and callers run in different processes.
+// A Crowd describes the peers that Idle uses. Idle peers and callers run in separate processes.
 type Crowd struct {
-	Peers, Callers, Processes int // Processes is the number for each of the two kinds
-	// Start starts a process with the given number of peers and returns after they have connected to addr. Callers
-	// begin after the line Begin.
+	Peers, Callers, Processes int // Processes is the number of processes for idle peers, and also the number for callers
+	// Start starts a process with the given number of peers, and returns when all of them have connected to addr. If
+	// areCallers is true, the peers must start to make calls when the process receives the line Begin.
 	Start func(addr string, peers int, areCallers bool) (*self.Child, error)
 }
 
-// Begin is the line that makes a process of callers begin to call.
+// Begin is the line that makes the callers of a process start to make calls.
 const Begin = "begin"
 
-// Idle has many peers connect to this process and call it once. The idle ones then stay silent while the callers
-// continue. Idle measures the cost in this process: processor time, and heap and stack memory for each peer. The
-// kernel's socket memory is not included.
+// Idle measures the cost of idle peers. Many peers connect to this process and call it once. Some of them then make
+// calls, and the others remain idle. The result contains the processor time of this process, and its heap and stack
+// memory for each peer. The kernel's memory for sockets is not included.
 func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time.Duration) (r IdleResult, err error) {
 	all := crowd.Peers + crowd.Callers
 	cfg.NA.Envelopes = 32
@@ -105,16 +105,16 @@ func Idle(ctx context.Context, cfg hg.Config, listen string, crowd Crowd, d time
 	defer over.Stop()
 	select {
 	case <-over.C:
-	case <-ctx.Done(): // return what has been measured so far
+	case <-ctx.Done(): // return the measurements so far
 	}
 	used, r.Seconds = cpuTime()-used, time.Since(begun).Seconds()
 	r.Rate = float64(calls.Load()-called) / r.Seconds
-	r.Bytes = float64(memory()-before) / float64(all) // the idle peers are silent by now
+	r.Bytes = float64(memory()-before) / float64(all) // the idle peers have made their only call
 	r.CPU = 100 * used.Seconds() / r.Seconds
 	return r, nil
 }
 
-// memory returns the number of bytes of heap and stacks in use.
+// memory returns the size of the heap and stacks in use, in bytes.
 func memory() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -123,7 +123,7 @@ func memory() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// Swarm creates peers, each with its own class opened at own, and has each of them call addr once.
+// Swarm creates peers, each of which opens a class at the address own and calls addr once.
 func Swarm(cfg hg.Config, own, addr string, peers int) (all []*Perf, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -140,7 +140,7 @@ func Swarm(cfg hg.Config, own, addr string, peers int) (all []*Perf, err error) 
 	return all, nil
 }
 
-// CallOn makes calls one after another until one fails or p is stopped.
+// CallOn makes calls, one after another, until a call fails or Stop is called.
 func (p *Perf) CallOn() error {
 	c, err := p.newCall(Pattern(p.Size))
 	if err != nil {

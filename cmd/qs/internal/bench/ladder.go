@@ -5,10 +5,12 @@ import (
 	"math/bits"
 )
 
-// A ladder is a table of measurements over sizes, with the columns of C Mercury's programs hg_rate and hg_bw.
+// A ladder is an operation that is measured for increasing sizes and printed as a table. The columns are those of C
+// Mercury's programs hg_rate and hg_bw.
 type ladder struct {
 	title, column string
-	// step measures one size. It returns the value for the column, and the microseconds per operation.
+	// step measures the operation for one size. It returns the value for the table's value column, and the time per
+	// operation in microseconds.
 	step func(p *Perf, size int64) (value, micros float64, err error)
 }
 
@@ -33,14 +35,14 @@ var ladders = map[string]*ladder{
 	"write": {"bulk, the target pulls", "Bandwidth (MiB/s)", bulkStep(pull)},
 }
 
-// maxUnderWay limits the total input or output of the concurrent calls in the rate ladder, in bytes. For the largest
-// sizes, fewer calls are in flight.
+// maxUnderWay is the maximum total size, in bytes, of the inputs or outputs of concurrent calls in the rate table. For
+// large sizes, the number of calls in flight is reduced accordingly.
 const maxUnderWay = 256 << 20
 
-// IsLadder reports whether op is the name of a table.
+// IsLadder reports whether op is measured as a table of sizes.
 func IsLadder(op string) bool { return ladders[op] != nil }
 
-// OfCalls reports whether op is a table of calls rather than transfers.
+// OfCalls reports whether the table op measures calls. Otherwise it measures bulk transfers.
 func OfCalls(op string) bool { return op == "rate" || op == "lat" }
 
 func bulkStep(dir moveDir) func(p *Perf, size int64) (float64, float64, error) {
@@ -50,7 +52,7 @@ func bulkStep(dir moveDir) func(p *Perf, size int64) (float64, float64, error) {
 	}
 }
 
-// A Rung is one line of a table.
+// A Rung is the measurement for one size, which is a line of the table.
 type Rung struct {
 	Size  int64   `json:"size"`
 	Value float64 `json:"value"`
@@ -60,11 +62,12 @@ type Rung struct {
 // A Table is the result of Ladder.
 type Table struct {
 	Op     string `json:"op"`
-	Column string `json:"column"` // meaning of the values
+	Column string `json:"column"` // heading of the value column
 	Rungs  []Rung `json:"sizes"`
 }
 
-// Describe returns the column heading and title of a table, and the number of calls or transfers in flight.
+// Describe returns the heading of the value column and the title of the table op, and the maximum number of calls or
+// transfers in flight.
 func (p *Perf) Describe(op string) (column, title string, inflight int) {
 	inflight = p.ladderInflight()
 	if op == "lat" {
@@ -73,8 +76,8 @@ func (p *Perf) Describe(op string) (column, title string, inflight int) {
 	return ladders[op].column, ladders[op].title, inflight
 }
 
-// Ladder measures a table and calls each for every line. If it returns an error, its result contains the lines measured
-// so far.
+// Ladder measures the table op and calls each after each measurement. If it returns an error, the Table contains the
+// completed measurements.
 func (p *Perf) Ladder(op string, each func(Rung)) (t Table, err error) {
 	l := ladders[op]
 	t = Table{Op: op, Column: l.column, Rungs: []Rung{}}
@@ -92,5 +95,5 @@ func (p *Perf) Ladder(op string, each func(Rung)) (t Table, err error) {
 	return t, nil
 }
 
-// ladderInflight returns the number of concurrent calls or transfers in the table.
+// ladderInflight returns the maximum number of concurrent calls or transfers in a table.
 func (p *Perf) ladderInflight() int { return p.Inflight[len(p.Inflight)-1] }

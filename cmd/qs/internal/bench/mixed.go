@@ -6,8 +6,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A MixedResult holds the latency of calls, both alone and while the target continuously pushes bulk data to the same
-// process, and the throughput of that data, both alone and during the calls.
+// A MixedResult holds the latency of calls and the throughput of bulk data that the target pushes. Each is measured
+// alone and while the other is in progress.
 type MixedResult struct {
 	IdleP50  float64 `json:"idle_p50_us"`
 	IdleP99  float64 `json:"idle_p99_us"`
@@ -17,8 +17,8 @@ type MixedResult struct {
 	Bulk     float64 `json:"bulk_mib_per_s"`
 }
 
-// Mixed measures calls and bulk data, separately and together. If it returns an error, the result contains the
-// measurements made so far.
+// Mixed measures the latency of calls and the throughput of bulk data, first separately and then together. If it
+// returns an error, the result contains the completed measurements.
 func (p *Perf) Mixed() (r MixedResult, err error) {
 	p.reportStep(0, 3, "latency of calls alone")
 	lat, err := p.measureLatencies(Pattern(p.Size))
@@ -61,7 +61,7 @@ func (p *Perf) Mixed() (r MixedResult, err error) {
 	return r, nil
 }
 
-// A bulkLoop makes transfers one after another.
+// A bulkLoop makes one transfer after another until isOver is set or a transfer fails.
 type bulkLoop struct {
 	m               *mover
 	isOver, running bool

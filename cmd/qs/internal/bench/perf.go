@@ -15,23 +15,26 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// A Perf is one run of measurements against one target.
+// A Perf measures calls and transfers to one target.
 //
-//	callback: one goroutine, N handles; each callback forwards its handle again      Forward ─► Progress, Trigger ─► …
-//	sync:     N goroutines, each with a handle, forward and wait                     CallRaw ─► …
-//	typed:    the same with typed calls and handlers                                  Method.Call ─► …
-//	bulk:     one call in flight; its handler pushes to, or pulls from, our memory
+// The API determines how calls are made:
+//
+//   - callback: one goroutine drives all handles, and each callback forwards its handle again.
+//   - sync: each handle has a goroutine, which calls CallRaw repeatedly.
+//   - typed: as sync, but with the Call method of a typed method.
+//
+// For a bulk transfer, a call is made whose handler pushes data to this process's memory or pulls data from it.
 type Perf struct {
-	API      string // callback, sync or typed
-	Size     int    // size of a call's input and output, in bytes
+	API      string // API with which calls are made: callback, sync or typed
+	Size     int    // size of the input and output of a call, in bytes
 	Inflight []int
 	Bulk     int64         // size of a transfer, in bytes
-	Alloc    bool          // pulled memory comes from bulk.Alloc, and each call lends that much memory for its handler to read
+	Alloc    bool          // use bulk.Alloc for memory that the target pulls, and make each call lend Bulk bytes of such memory, which its handler reads
 	Time     time.Duration // duration of each measurement
-	Pause    time.Duration // pause between calls
+	Pause    time.Duration // pause after each call
 
-	// Step, if not nil, is called before each measurement begins. The first argument is the number of completed
-	// measurements, and the second is the total.
+	// Step, if not nil, is called before each measurement. The parameter done is the number of completed measurements,
+	// all is their total number, and what describes the next measurement.
 	Step func(done, all int, what string)
 
 	stopped atomic.Bool
@@ -41,13 +44,13 @@ type Perf struct {
 	to   qs.Peer  // for --api typed
 	peer na.Addr
 	lent []byte // allocated by bulk.Alloc
-	key  []byte // encoded handle of lent
-	call hg.ID  // RPC to call: rpcEcho, rpcLook, rpcTake or rpcGive
+	key  []byte // encoded handle of lent, preceded by its length
+	call hg.ID  // RPC that calls use: rpcEcho, rpcLook, rpcTake or rpcGive
 	give bool   // call is rpcGive
 	move hg.ID
 }
 
-// A Result holds measurements in the fields that users' own benchmarks of other systems also print.
+// A Result holds measurements. Benchmarks of other systems can print the same JSON fields for comparison.
 type Result struct {
 	Peer string             `json:"peer"`
 	P50  float64            `json:"lat_p50_us"`
@@ -56,14 +59,14 @@ type Result struct {
 	Bulk float64            `json:"bulk_mib_per_s"`
 }
 
-// A CoresResult is a Result together with the GOMAXPROCS of both ends.
+// A CoresResult is a Result with the GOMAXPROCS setting of the origin and the target.
 type CoresResult struct {
 	Cores int `json:"gomaxprocs"`
 	Result
 }
 
-// Open opens the origin at own and calls the target at addr once, to verify that it is a target and echoes its input
-// unchanged.
+// Open opens a class at the address own and calls the target at addr once. It returns an error if the target does not
+// echo the input unchanged.
 func (p *Perf) Open(cfg hg.Config, own, addr string) (err error) {
 	var class *hg.Class
 	if p.API == "typed" {
@@ -94,7 +97,7 @@ func (p *Perf) Open(cfg hg.Config, own, addr string) (err error) {
 	return p.checkEcho(p.Size)
 }
 
-// lend makes each call lend memory.
+// lend allocates memory that each call lends to the target.
 func (p *Perf) lend() (err error) {
 	if p.lent, err = bulk.Alloc(int(p.Bulk)); err != nil {
 		return err
@@ -115,7 +118,7 @@ func (p *Perf) lend() (err error) {
 // Peer returns the target's address.
 func (p *Perf) Peer() na.Addr { return p.peer }
 
-// By returns the transport used to reach the target.
+// By returns the name of the transport over which the target is connected.
 func (p *Perf) By() string {
 	for _, s := range p.hctx.NA().Peers() {
 		return s.Transport
@@ -123,14 +126,14 @@ func (p *Perf) By() string {
 	return p.peer.Scheme()
 }
 
-// OfTake directs calls to the RPC that returns no output, instead of the echo.
+// OfTake makes subsequent calls use an RPC that has no output, instead of the echo.
 func (p *Perf) OfTake() (err error) {
 	p.call, err = p.hctx.Class().Register(rpcTake, nil)
 	return err
 }
 
-// OfGive directs calls to the RPC that takes no input and returns output of the configured size. It makes one call with
-// p.Size to verify the output.
+// OfGive makes subsequent calls use an RPC that has no input other than the requested size of its output, instead of
+// the echo. It makes one call to verify an output of p.Size bytes.
 func (p *Perf) OfGive() (err error) {
 	if p.call, err = p.hctx.Class().Register(rpcGive, nil); err != nil {
 		return err
@@ -151,7 +154,7 @@ func (p *Perf) OfGive() (err error) {
 	return err
 }
 
-// inputOf returns the input of a table's calls for the given size.
+// inputOf returns the input for calls that measure the given size in a table.
 func (p *Perf) inputOf(size int) []byte {
 	if p.give {
 		return giveRequest(size)
@@ -159,14 +162,14 @@ func (p *Perf) inputOf(size int) []byte {
 	return Pattern(size)
 }
 
-// Close closes the class.
+// Close closes the class and releases its resources.
 func (p *Perf) Close() { _ = p.hctx.Class().Close() }
 
-// ErrStopped is returned by measurements that Stop has ended.
+// ErrStopped is returned by a measurement that was ended by Stop.
 var ErrStopped = errors.New("stopped before the last measurement")
 
-// Stop ends the current measurement and discards its figures; measurements after it are not made. It is safe for
-// concurrent use.
+// Stop ends the current measurement, whose figures are discarded, and makes subsequent measurements fail with
+// ErrStopped. It is safe for concurrent use.
 func (p *Perf) Stop() {
 	p.stopped.Store(true)
 	if p.hctx != nil {
@@ -180,10 +183,10 @@ func (p *Perf) reportStep(done, all int, what string) {
 	}
 }
 
-// goesOn reports whether a measurement that ends at end should continue.
+// goesOn reports whether a measurement that is to run until end should continue.
 func (p *Perf) goesOn(end time.Time) bool { return !p.stopped.Load() && time.Now().Before(end) }
 
-// ended returns the error of a measurement, which is ErrStopped if the measurement was stopped.
+// ended returns the error of a completed measurement. If err is nil and Stop has been called, the error is ErrStopped.
 func (p *Perf) ended(err error) error {
 	if err == nil && p.stopped.Load() {
 		return ErrStopped
@@ -191,7 +194,7 @@ func (p *Perf) ended(err error) error {
 	return err
 }
 
-// All makes all measurements. If it returns an error, the result contains the completed ones.
+// All makes all measurements. If it returns an error, the Result contains the completed ones.
 func (p *Perf) All() (r Result, err error) {
 	in := append(slices.Clip(p.key), Pattern(p.Size)...)
 	all := 1 + len(p.Inflight)
@@ -224,7 +227,7 @@ func (p *Perf) All() (r Result, err error) {
 	return r, err
 }
 
-// Percentile returns the q-th percentile of sorted times, in microseconds.
+// Percentile returns the q-th percentile of times, which must be sorted, in microseconds.
 func Percentile(sorted []time.Duration, q int) float64 {
 	return float64(sorted[len(sorted)*q/100]) / 1e3
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TypedEcho is the echo method of "qs serve --handlers typed".
+// TypedEcho is the echo method that is served by "qs serve --handlers typed".
 var TypedEcho = qs.Define[[]byte, []byte]("qs/typed", qs.WithCodec(codec.Msgpack))
 
-// RPCs of qs perf. Both sides use codec.Raw.
+// RPCs of qs perf. Their inputs and outputs are uninterpreted bytes.
 const (
 	rpcEcho = "qs/echo" // returns its input
 	rpcTake = "qs/take" // accepts its input and returns nothing
-	rpcGive = "qs/give" // takes a number of bytes and returns as many bytes
-	rpcLook = "qs/look" // takes a handle, preceded by its length as one byte, and further data. The target reads the handle's memory and returns the further data
-	rpcMove = "qs/move" // has the target push to or pull from the origin's memory. The input is a moveRequest followed by the handle
+	rpcGive = "qs/give" // takes a number of bytes and returns that many bytes
+	rpcLook = "qs/look" // takes an encoded handle, preceded by its length as one byte, and further data; reads the handle's memory and returns the further data
+	rpcMove = "qs/move" // pushes to or pulls from the caller's memory; takes a moveRequest, followed by an encoded handle of the memory
 )
 
-// A moveDir is the direction of transfers, as seen from the target.
+// A moveDir is the direction of transfers, as seen by the target.
 type moveDir uint8
 
 const (
@@ -34,7 +34,7 @@ const (
 	pull
 )
 
-// Limits of a request to a target.
+// Limits of the requests that a target accepts.
 const (
 	MaxMove  = 1 << 30
 	maxMoves = 4096
@@ -59,7 +59,7 @@ func (r *moveRequest) append(b []byte) []byte {
 	return binary.LittleEndian.AppendUint64(b, r.size)
 }
 
-// parseMove parses a request and returns the encoded handle that follows it.
+// parseMove parses a request and returns the rest of b, which is an encoded handle.
 func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 	if len(b) < moveRequestSize {
 		return r, nil, fmt.Errorf("%s: input of %d bytes: %w", rpcMove, len(b), na.ErrProtocol)
@@ -72,18 +72,18 @@ func parseMove(b []byte) (r moveRequest, rest []byte, err error) {
 	return r, b[moveRequestSize:], nil
 }
 
-// A moveServer serves rpcMove with one block of memory, of the most recent size. While the memory is in use, requests
-// for another size, or for a check, are rejected.
+// A moveServer serves rpcMove. All requests share a block of memory, which is replaced when a request has a different
+// size. While the memory is in use, the server rejects requests for another size and requests that verify the data.
 type moveServer struct {
 	mu    sync.Mutex // guards the fields below
 	mem   *bulk.Handle
 	buf   []byte
-	users int  // number of requests that use the memory
-	check bool // the current request verifies the bytes that arrive
+	users int  // number of requests that are using the memory
+	check bool // the current request verifies the data that it pulls
 }
 
-// Register makes class a target. Its handlers run inline if inline is true, and otherwise where hg.Config.Dispatch runs
-// them.
+// Register makes class a target for measurements. If inline is true, its handlers run inline; otherwise they run where
+// hg.Config.Dispatch runs them.
 func Register(class *hg.Class, inline bool) (err error) {
 	m, g := &moveServer{}, &giveServer{}
 	for name, handler := range map[string]hg.Handler{
@@ -102,13 +102,13 @@ func handleTake(h hg.Request) error {
 	return h.RespondRaw(nil, nil)
 }
 
-// A giveServer serves rpcGive from one block of memory, of the largest size requested so far.
+// A giveServer serves rpcGive. All requests share a block of memory, whose size is that of the largest request so far.
 type giveServer struct {
-	mu  sync.Mutex // guards buf, but not the bytes in it
+	mu  sync.Mutex // guards buf; the bytes in it are never modified
 	buf []byte
 }
 
-// giveRequest returns the input of rpcGive that requests n bytes.
+// giveRequest returns an input of rpcGive that requests an output of n bytes.
 func giveRequest(n int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
 
 func (g *giveServer) handleGive(h hg.Request) error {
@@ -126,7 +126,7 @@ func (g *giveServer) handleGive(h hg.Request) error {
 	return h.RespondRaw(g.pattern(int(n)), nil)
 }
 
-// pattern returns a Pattern of n bytes. The bytes may be in use by other requests and must not be modified.
+// pattern returns a Pattern of n bytes. The caller must not modify the bytes, which other requests may be using.
 func (g *giveServer) pattern(n int) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,7 +144,8 @@ func handleEcho(h hg.Request) error {
 	return h.RespondRaw(in, nil)
 }
 
-// handleLook reads one byte in each 4 MiB, so that memory that was lent without a copy is not copied by reading it.
+// handleLook reads one byte in each 4 MiB of the lent memory. If the memory was lent without a copy, reading it
+// therefore causes little traffic.
 func handleLook(h hg.Request) error {
 	in, err := h.InputRaw()
 	if err != nil {
@@ -172,8 +173,8 @@ func handleLook(h hg.Request) error {
 	return h.RespondRaw(in[1+in[0]:], nil)
 }
 
-// acquireMemory returns memory of size bytes. It contains the Pattern, or zeros if check is true. The caller must call
-// releaseMemory.
+// acquireMemory returns memory of size bytes for a request. If check is true, the memory contains zeros. The caller
+// must call releaseMemory when the request is complete.
 func (m *moveServer) acquireMemory(hctx *hg.Context, size uint64, check bool) (*bulk.Handle, []byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -245,12 +246,12 @@ func (m *moveServer) serveMove(h hg.Request) error {
 	return nil
 }
 
-// A job is the set of transfers of one request.
+// A job is a request in progress and its transfers.
 type job struct {
 	h     hg.Request
 	check bool
 	buf   []byte
-	moves *moveServer // owner of buf
+	moves *moveServer // server that owns buf
 
 	mu   sync.Mutex // guards the fields below
 	left int
@@ -265,7 +266,7 @@ func (j *job) add(n int) {
 
 func (j *job) handleEnd(_ *bulk.Op, err error) { j.respond(err) }
 
-// respond counts a completed transfer, and answers the request after the last one.
+// respond records that a transfer has completed with err. After the last transfer, it answers the request.
 func (j *job) respond(err error) {
 	j.mu.Lock()
 	if j.err == nil {
@@ -288,7 +289,7 @@ func (j *job) respond(err error) {
 	}
 }
 
-// Pattern returns n bytes in which misplaced data can be detected.
+// Pattern returns n bytes, chosen so that misplaced data can be detected.
 func Pattern(n int) []byte {
 	b := make([]byte, n)
 	fillPattern(b)

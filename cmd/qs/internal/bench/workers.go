@@ -7,21 +7,21 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// Workers is a pool of goroutines that run dispatched requests. At most one of them is being woken at a time. When it
-// starts running and there is more work, it wakes the next one. A batch of quick requests is therefore run by one or
-// two goroutines, which stay awake.
+// Workers is a pool of goroutines that run dispatched requests. At most one goroutine is being woken at a time. When it
+// starts to run and more requests are queued, it wakes the next goroutine. A few quick requests are therefore run by
+// one or two goroutines, while the others continue to sleep.
 type Workers struct {
 	all sync.WaitGroup
 
 	mu     sync.Mutex // guards the fields below
 	queue  []hg.Request
 	first  int             // index of the first request in queue
-	idle   []chan struct{} // channels of sleeping goroutines, each with capacity 1; a send wakes the goroutine
+	idle   []chan struct{} // channels on which idle goroutines wait, each with capacity 1; a send wakes the goroutine
 	waking bool
 	ended  bool
 }
 
-// NewWorkers starts a pool of goroutines.
+// NewWorkers starts a pool of 2 × GOMAXPROCS goroutines.
 func NewWorkers() *Workers {
 	w := &Workers{}
 	for range 2 * runtime.GOMAXPROCS(0) {
@@ -32,7 +32,7 @@ func NewWorkers() *Workers {
 	return w
 }
 
-// Dispatch queues a request. It is intended for hg.Config.Dispatch and never blocks.
+// Dispatch queues a request and never blocks. It is intended for hg.Config.Dispatch.
 func (w *Workers) Dispatch(r hg.Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +43,7 @@ func (w *Workers) Dispatch(r hg.Request) {
 	w.wakeOne()
 }
 
-// wakeOne wakes one more goroutine if there is work. w.mu must be held.
+// wakeOne wakes an idle goroutine if a request is queued and no other goroutine is being woken. w.mu must be held.
 func (w *Workers) wakeOne() {
 	last := len(w.idle) - 1
 	if w.waking || last < 0 || w.first == len(w.queue) {
@@ -66,7 +66,7 @@ func (w *Workers) runWorker(bell chan struct{}) {
 			}
 			w.wakeOne()
 			w.mu.Unlock()
-			_ = r.Run() // the request may already be complete
+			_ = r.Run() // ignore the error, because the request may already have been completed
 			w.mu.Lock()
 		}
 		w.idle = append(w.idle, bell)
@@ -77,7 +77,8 @@ func (w *Workers) runWorker(bell chan struct{}) {
 	}
 }
 
-// End waits for the running handlers. No requests may be dispatched afterward.
+// End waits until all dispatched requests have run and the goroutines have returned. No request may be dispatched
+// afterward.
 func (w *Workers) End() {
 	w.mu.Lock()
 	w.ended = true

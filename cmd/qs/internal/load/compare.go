@@ -7,21 +7,22 @@ import (
 	"time"
 )
 
-// A Change describes how one figure differs between two runs.
+// A Change describes the difference of one figure between two runs.
 type Change struct {
 	Name   string   `json:"name"`
 	Before float64  `json:"before"`
 	Now    float64  `json:"now"`
 	Ratio  float64  `json:"ratio"` // Now / Before
 	Noise  *float64 `json:"ratio_plus_minus,omitempty"`
-	Beyond bool     `json:"beyond_noise"` // the difference of Ratio from 1 exceeds Noise
+	Beyond bool     `json:"beyond_noise"` // Ratio differs from 1 by more than Noise
 }
 
-// noiseSlices is the minimum number of slices needed to estimate the noise of a run.
+// noiseSlices is the minimum number of slices from which a run's noise is estimated.
 const noiseSlices = 5
 
-// CompareWith records in r, whose name is now, how it differs from an earlier run with the name beforeName. Runs with
-// different settings are not compared, because their figures have different meanings.
+// CompareWith compares r with the earlier run before and stores the differences in r. The names of the runs are
+// beforeName and now. If the runs have different settings, CompareWith stores only the settings that differ, because
+// the figures cannot be compared.
 func (r *Result) CompareWith(before *Result, beforeName, now string) {
 	r.Before, r.Now = beforeName, now
 	r.Settings, r.Changes = ChangedSettings(before, r), nil
@@ -31,11 +32,14 @@ func (r *Result) CompareWith(before *Result, beforeName, now string) {
 	}
 }
 
-// Compare returns the differences between the figures of before and after. The noise of a figure is twice the standard
-// error of the mean of its values in the slices of both runs, relative to the earlier value. A change exceeds the noise
-// if it is larger than that. The standard deviation is estimated from the middle half of the slices, so that one slice
-// with a stall does not mask every change. Differences between runs, such as memory placement, cannot be estimated this
-// way. A figure without slices, or of a run that was too short, has no noise, and its change never exceeds the noise.
+// Compare returns the differences between the figures of two runs, each with an estimate of its noise.
+//
+// The noise of a figure is twice the standard error of the difference between its means over the slices of each run,
+// relative to the earlier value. The standard deviation is estimated from the middle half of the slices, so that a
+// single slice with a stall does not hide all changes. Differences that affect a whole run, such as memory placement,
+// are not part of the noise.
+//
+// If a figure is not measured in slices, or a run has too few slices, Noise is nil and Beyond is false.
 func Compare(before, after *Result) []Change {
 	var all []Change
 	for _, f := range []struct {
@@ -73,8 +77,8 @@ func failedRatio(r *Result) float64 { return float64(r.Failed) / float64(max(r.C
 // normalSpread is the ratio of a normal distribution's standard deviation to its interquartile range.
 const normalSpread = 0.7413
 
-// standardError returns the standard error of a figure's mean over the whole slices of a run. If there are too few
-// slices, ok is false.
+// standardError returns the standard error of a figure's mean over the slices of a run, without incomplete slices. If
+// there are too few slices, ok is false.
 func standardError(all []Slice, of func(*Slice) float64) (se float64, ok bool) {
 	var values []float64
 	for i := range all {
@@ -89,7 +93,7 @@ func standardError(all []Slice, of func(*Slice) float64) (se float64, ok bool) {
 	return normalSpread * (quantile(values, 0.75) - quantile(values, 0.25)) / math.Sqrt(float64(len(values))), true
 }
 
-// quantile returns the quantile q of sorted values, interpolating linearly between neighbors.
+// quantile returns the quantile q of sorted values. It interpolates linearly between neighboring values.
 func quantile(sorted []float64, q float64) float64 {
 	at := q * float64(len(sorted)-1)
 	i := min(int(at), len(sorted)-2)
@@ -101,7 +105,8 @@ func seconds(s float64) time.Duration {
 	return time.Duration(s * float64(time.Second)).Round(time.Microsecond)
 }
 
-// ChangedSettings describes the settings that differ between two runs and make their figures incomparable.
+// ChangedSettings returns descriptions of the settings that differ between two runs, because of which their figures
+// cannot be compared.
 func ChangedSettings(before, after *Result) (all []string) {
 	if before, after := before.loopText(), after.loopText(); before != after {
 		all = append(all, fmt.Sprintf("%s before, now %s", before, after))

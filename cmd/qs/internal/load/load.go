@@ -13,38 +13,38 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// A Config configures the calls, their rate and the length of the run. Class, Nodes, Method, Inputs, Concurrency,
-// Connections and Timeout are required, as is at least one of Duration and Count.
+// A Config configures the calls of a run, their rate and the duration of the run. The fields Class, Nodes, Method,
+// Inputs, Concurrency, Connections and Timeout are required, as is at least one of Duration and Count.
 type Config struct {
-	Class       *hg.Class     // makes the calls; it must allow Connections contexts. Run closes the contexts that it creates
-	Nodes       []string      // addresses; calls are distributed in turn
+	Class       *hg.Class     // class that makes the calls, which must allow Connections more contexts; Run closes the contexts that it creates
+	Nodes       []string      // addresses of the nodes, among which calls are distributed in turn
 	Method      string        // name of the method
-	OneWay      bool          // the method is one-way: a call completes when it has been sent
-	Inputs      [][]byte      // encoded inputs, used in turn
-	Meta        hg.Metadata   // metadata of each call
-	Concurrency int           // maximum number of calls in flight over all lanes; at least one for each lane
-	Connections int           // number of connections to each node, each driven by a goroutine
-	Rate        float64       // calls per second in an open loop; 0: closed loop
-	Warmup      time.Duration // duration of initial calls that are not reported
-	Duration    time.Duration // duration of the run after Warmup; 0: until Count is reached
-	Count       int64         // number of calls after Warmup; 0: until Duration expires
-	Timeout     time.Duration // timeout of each call, measured from its send; sent to the node
-	GiveUp      time.Duration // the run ends after this time with no answer from any node while connections fail; 0: never
+	OneWay      bool          // the method is one-way, so that a call completes when it has been sent
+	Inputs      [][]byte      // encoded inputs, which are used in turn
+	Meta        hg.Metadata   // metadata sent with each call
+	Concurrency int           // maximum number of calls in flight over all lanes; at least one for each connection to a node
+	Connections int           // number of connections to each node, each of which is driven by its own goroutine
+	Rate        float64       // rate of calls per second in an open loop; 0 selects a closed loop
+	Warmup      time.Duration // duration of the initial calls that are not reported
+	Duration    time.Duration // duration of the run after Warmup; 0: the run ends after Count calls
+	Count       int64         // number of calls after Warmup; 0: the run ends after Duration
+	Timeout     time.Duration // timeout of each call, starting when the call is sent; the node also receives it
+	GiveUp      time.Duration // time without an answer from any node after which the run ends if connections fail; 0: no limit
 
 	// Progress, if not nil, is called twice a second during the run, always from the same goroutine.
 	Progress func(Snapshot)
 }
 
-// Errors of Run, in addition to connection errors.
+// Errors returned by Run, in addition to connection errors.
 var (
-	// ErrNoAnswer is returned when no node can be reached anymore.
+	// ErrNoAnswer is returned when no node has answered for Config.GiveUp.
 	ErrNoAnswer = errors.New("the run ended early: all nodes are unreachable")
 	// ErrRefused is returned when the first answers show that no call can succeed, because the method is unknown, the
-	// codec differs, or permission is denied.
+	// codec differs or permission is denied.
 	ErrRefused = errors.New("the run ended early: the method refused the call")
 )
 
-// A ConnectError reports that a node could not be called before the run.
+// A ConnectError is returned when a node cannot be reached before the run starts.
 type ConnectError struct {
 	Node hg.Addr
 	Err  error
@@ -53,7 +53,7 @@ type ConnectError struct {
 // Error implements error.
 func (e *ConnectError) Error() string { return fmt.Sprintf("connect to %v: %v", e.Node, e.Err) }
 
-// Unwrap returns the cause.
+// Unwrap returns the reason why the node cannot be reached.
 func (e *ConnectError) Unwrap() error { return e.Err }
 
 // restAfter is how long a lane in a closed loop pauses after a call that could not be sent.
@@ -62,17 +62,17 @@ const restAfter = 100 * time.Millisecond
 // A run holds the state shared by its workers.
 type run struct {
 	cfg    Config
-	lanes  int // total number, over all workers
+	lanes  int // total number of lanes of all workers
 	cancel context.CancelCauseFunc
 
 	first     int64        // number of the first open-loop call that is due after the warm-up
-	left      atomic.Int64 // number of calls still to be made in a closed loop with Count
+	left      atomic.Int64 // number of calls that remain to be made in a closed loop with Count
 	succeeded atomic.Bool  // at least one call has succeeded
 	answered  atomic.Int64 // time of the last answer from any node, relative to the start
 }
 
-// Run connects to each node, makes the calls, and waits for them to complete. When ctx is done, no further calls are
-// made and those in flight are canceled. The Result covers all calls made so far, even if an error is returned.
+// Run connects to each node, makes the calls, and waits for them to complete. If ctx is done, it makes no further calls
+// and cancels those in flight. The Result covers all calls made so far, even if an error is returned.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -113,7 +113,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return res, err
 }
 
-// registerMethod registers the method with the class, replacing a built-in method of the same name.
+// registerMethod registers the method with the class. It replaces a built-in method with the same name.
 func (r *run) registerMethod() (hg.ID, error) {
 	class := r.cfg.Class
 	if _, ok := class.Registered(r.cfg.Method); ok {
@@ -124,7 +124,8 @@ func (r *run) registerMethod() (hg.ID, error) {
 	return class.RegisterRPC(hg.RPC{Name: r.cfg.Method, OneWay: r.cfg.OneWay})
 }
 
-// driveWorkers runs the workers. The first one runs on the calling goroutine, and each of the others on a new one.
+// driveWorkers runs the workers until all are done. The first worker runs on the calling goroutine, and each of the
+// others on its own goroutine.
 func (r *run) driveWorkers(ctx context.Context, workers []*worker) error {
 	errs := make([]error, len(workers))
 	var all sync.WaitGroup
@@ -146,7 +147,7 @@ func (r *run) driveWorkers(ctx context.Context, workers []*worker) error {
 	return errors.Join(errs...)
 }
 
-// reportProgress calls Config.Progress periodically until over is closed.
+// reportProgress calls Config.Progress twice a second until over is closed.
 func (r *run) reportProgress(workers []*worker, over <-chan struct{}) {
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
@@ -162,10 +163,10 @@ func (r *run) reportProgress(workers []*worker, over <-chan struct{}) {
 
 // A Snapshot describes the progress of a run.
 type Snapshot struct {
-	Elapsed       time.Duration // time since the end of the warm-up; negative before that
-	Calls, Failed int64         // completed calls, without those of the warm-up
+	Elapsed       time.Duration // time since the end of the warm-up; negative during the warm-up
+	Calls, Failed int64         // number of completed calls, and number of those that failed, without warm-up calls
 	InFlight      int
-	P50, P99      time.Duration // latency so far
+	P50, P99      time.Duration // percentiles of the latencies so far
 }
 
 func (r *run) snapshot(workers []*worker) Snapshot {
@@ -184,12 +185,13 @@ func (r *run) snapshot(workers []*worker) Snapshot {
 	return s
 }
 
-// isOver reports whether the run is over at time t, relative to the start.
+// isOver reports whether Duration has expired at the time t, relative to the start.
 func (r *run) isOver(t time.Duration) bool {
 	return r.cfg.Duration > 0 && t >= r.cfg.Warmup+r.cfg.Duration
 }
 
-// acquireCall reports whether a closed loop may make another call at time t.
+// acquireCall reports whether another call may be made in a closed loop at the time t, relative to the start. If so, it
+// counts the call toward Count.
 func (r *run) acquireCall(t time.Duration) bool {
 	return !r.isOver(t) && (r.cfg.Count == 0 || t < r.cfg.Warmup || r.left.Add(-1) >= 0)
 }
@@ -199,7 +201,7 @@ func (r *run) dueTime(i int64) time.Duration {
 	return time.Duration(float64(i) / r.cfg.Rate * float64(time.Second))
 }
 
-// countDueBefore returns the number of open-loop calls that are due before time t, relative to the start.
+// countDueBefore returns the number of open-loop calls that are due before the time t, relative to the start.
 func (r *run) countDueBefore(t time.Duration) int64 {
 	if r.cfg.Rate == 0 || t <= 0 {
 		return 0
@@ -214,12 +216,13 @@ func (r *run) countDueBefore(t time.Duration) int64 {
 	return n
 }
 
-// hasCall reports whether an open loop has a call with number i.
+// hasCall reports whether call number i is part of the open loop. Calls after Duration or Count are not.
 func (r *run) hasCall(i int64) bool {
 	return !r.isOver(r.dueTime(i)) && (r.cfg.Count == 0 || i < r.first+r.cfg.Count)
 }
 
-// handleRefusal ends the run if err, with which a node rejected a call, shows that no call can succeed.
+// handleRefusal ends the run if a node rejected a call with a code which shows that no call can succeed, and no call
+// has succeeded so far.
 func (r *run) handleRefusal(err error, code hg.Code) {
 	switch code {
 	case hg.ErrNoMethod, hg.ErrPermission, na.ErrProtocol:
@@ -229,5 +232,5 @@ func (r *run) handleRefusal(err error, code hg.Code) {
 	}
 }
 
-// isTimeout reports whether err means that the timeout of Progress has expired.
+// isTimeout reports whether err was returned by Progress because its timeout expired.
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -12,45 +12,46 @@ import (
 )
 
 const (
-	digits      = 3         // significant digits of a run's histograms
-	sliceDigits = 2         // significant digits of a slice's histograms
-	maxLatency  = time.Hour // longer latencies are recorded as this value
-	fewSlices   = 20        // minimum number of slices in a run that is long enough
+	digits      = 3         // significant digits of the histograms of a run
+	sliceDigits = 2         // significant digits of the histograms of a slice
+	maxLatency  = time.Hour // maximum latency; longer ones are recorded as this value
+	fewSlices   = 20        // minimum number of slices in a run, unless the run is very short
 	maxSlices   = 2 * fewSlices
-	firstSlice  = 50 * time.Millisecond // initial width of a slice if the run's length is unknown
+	firstSlice  = 50 * time.Millisecond // initial width of a slice if the duration of the run is not known
 )
 
 // newHistogram returns a histogram of latencies in nanoseconds.
 func newHistogram(digits int) *hdr.Histogram { return hdr.New(1, int64(maxLatency), digits) }
 
 func recordIn(h *hdr.Histogram, d time.Duration) {
-	_ = h.RecordValue(int64(min(max(d, 0), maxLatency))) // the value is within bounds
+	_ = h.RecordValue(int64(min(max(d, 0), maxLatency))) // cannot fail, because the value is within bounds
 }
 
-// A recorder holds the measurements of one worker. Its times are relative to the end of the warm-up.
+// A recorder holds one worker's measurements. All times are relative to the end of the warm-up.
 type recorder struct {
 	warmup  time.Duration
-	end     time.Duration // end of the run, if known; calls that complete later do not count toward the rate
-	rated   bool          // the run is an open loop: latency and service time differ
-	warm    int64         // number of warm-up calls
+	end     time.Duration // end of the run, or 0 if it is not known; calls that complete later do not count toward the rate
+	rated   bool          // the run is an open loop, in which latency and service time differ
+	warm    int64         // number of calls made during the warm-up
 	latency *hdr.Histogram
 	service *hdr.Histogram
 	failed  *hdr.Histogram
 
 	width  time.Duration // width of a slice
-	slices []slice       // by completion time of the calls
+	slices []slice       // in order of time; a call belongs to the slice in which it completed
 
 	lastEnd        time.Duration // completion time of the last call
 	canceled       int64
 	late           int64 // number of calls that succeeded after end
-	sent, received int64 // bytes of calls that succeeded before end
+	sent, received int64 // bytes sent and received by calls that succeeded before end
 	failures       map[failureKey]*Failure
 	nodes          []NodeResult
 }
 
-// A slice is a part of the run. If two recorders have the same slice width, their slices cover the same times.
+// A slice holds the measurements of a part of the run. Slices with the same index in different recorders cover the same
+// time if the slice widths are equal.
 type slice struct {
-	latency *hdr.Histogram // of successful calls; nil if there are none
+	latency *hdr.Histogram // latencies of successful calls; nil if there are none
 	failed  int64
 }
 
@@ -72,7 +73,7 @@ func newRecorder(cfg Config) *recorder {
 	return rec
 }
 
-// cut sets the end of the run to t, relative to the start, which is earlier than planned.
+// cut sets the end of the run to t, a time relative to the start, unless the run ends earlier.
 func (rec *recorder) cut(t time.Duration) {
 	t = max(t-rec.warmup, 1)
 	if rec.end == 0 || t < rec.end {
@@ -80,7 +81,8 @@ func (rec *recorder) cut(t time.Duration) {
 	}
 }
 
-// record records a call that succeeded at time now, relative to the start.
+// record records that c succeeded at the time now, relative to the start. The parameter received is the size of the
+// output in bytes.
 func (rec *recorder) record(c *call, now time.Duration, received int) {
 	if c.due < rec.warmup {
 		rec.warm++
@@ -106,8 +108,8 @@ func (rec *recorder) record(c *call, now time.Duration, received int) {
 	recordIn(s.latency, latency)
 }
 
-// shortErrorText returns the text of an error without the method, node, code and fate, which the report shows
-// elsewhere.
+// shortErrorText returns the text of an error without the method, node, code and fate, which appear elsewhere in the
+// report.
 func shortErrorText(err error) string {
 	if remote, ok := hg.RemoteOf(err); ok {
 		return cmp.Or(remote.Text, remote.Code.Error())
@@ -118,7 +120,7 @@ func shortErrorText(err error) string {
 	return err.Error()
 }
 
-// recordFailure records a call that failed at time now, relative to the start.
+// recordFailure records that c failed with err at the time now, relative to the start.
 func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	if c.due < rec.warmup {
 		rec.warm++
@@ -142,7 +144,7 @@ func (rec *recorder) recordFailure(c *call, now time.Duration, err error) {
 	f.Count++
 }
 
-// sliceAt returns the slice for time t. If there are too many slices, it first makes them wider.
+// sliceAt returns the slice for the time t. If the slices up to t would exceed maxSlices, it first doubles their width.
 func (rec *recorder) sliceAt(t time.Duration) *slice {
 	i := int(t / rec.width)
 	for i >= maxSlices {
@@ -155,7 +157,7 @@ func (rec *recorder) sliceAt(t time.Duration) *slice {
 	return &rec.slices[i]
 }
 
-// doubleSlices doubles the width of the slices.
+// doubleSlices doubles the width of the slices and merges each pair of slices into one.
 func (rec *recorder) doubleSlices() {
 	wide := make([]slice, (len(rec.slices)+1)/2)
 	for i, s := range rec.slices {
@@ -174,7 +176,7 @@ func (s *slice) merge(from slice) {
 	}
 }
 
-// merge adds the measurements of another recorder.
+// merge adds the measurements of from to rec. It may modify from.
 func (rec *recorder) merge(from *recorder) {
 	rec.warm += from.warm
 	rec.canceled += from.canceled

@@ -35,7 +35,7 @@ func (r *Result) Report(out io.Writer) error {
 	return err
 }
 
-// loopText describes the loop that made the calls.
+// loopText returns a description of the loop, which is open or closed.
 func (r *Result) loopText() string {
 	if r.TargetRate > 0 {
 		return fmt.Sprintf("open loop at %s calls/s", formatNumber(r.TargetRate))
@@ -43,9 +43,9 @@ func (r *Result) loopText() string {
 	return "closed loop"
 }
 
-// otherCallsText describes the calls that neither succeeded nor failed.
+// otherCallsText returns a description of the calls that do not count toward the rate or that were not reported.
 func (r *Result) otherCallsText() (text string) {
-	if r.Late*100 > r.Succeeded { // the last calls of a closed loop are few
+	if r.Late*100 > r.Succeeded { // a few late calls are normal, because a closed loop has calls in flight when it ends
 		text += fmt.Sprintf("; %d ended after that, and are not in the rate", r.Late)
 	}
 	if r.Canceled > 0 {
@@ -60,14 +60,14 @@ func (r *Result) otherCallsText() (text string) {
 	return text
 }
 
-// A stall is a period of the run in which no call completed, in seconds relative to the start.
+// A stall is a period in which no call completed. Its times are in seconds since the end of the warm-up.
 type stall struct{ from, to float64 }
 
-// minStalled is the number of calls that, at the run's mean rate, must have been expected during a gap for it to count
-// as a stall.
+// minStalled is the minimum number of calls that, at the run's mean rate, would have completed in a period for the
+// period to be reported as a stall.
 const minStalled = 20
 
-// findStalls returns the stalls that span at least two slices.
+// findStalls returns the stalls of the run that span at least two slices.
 func (r *Result) findStalls() (all []stall) {
 	for i := 0; i < len(r.Slices); i++ {
 		first := i
@@ -173,7 +173,7 @@ func (r *Result) writeChanges(b *strings.Builder) {
 	_ = w.Flush()
 }
 
-// Line formats s as one line of at most 79 columns.
+// Line formats s as a line of at most 79 columns. The rate is computed relative to the snapshot before.
 func (s Snapshot) Line(before Snapshot, warmup time.Duration) string {
 	if s.Elapsed < 0 {
 		return fmt.Sprintf("warming up, %.0f of %v", (warmup + s.Elapsed).Seconds(), warmup)
@@ -193,7 +193,8 @@ func countNoun(n int) string {
 	return "s"
 }
 
-// formatNumber formats v with three significant digits, or with all digits before the decimal point if there are more.
+// formatNumber formats v with three significant digits, or without decimals if v has more than three digits before the
+// decimal point.
 func formatNumber(v float64) string {
 	if v < 1 {
 		return fmt.Sprintf("%.3g", v)

@@ -9,52 +9,54 @@ import (
 	hdr "github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A Result holds the measurements of a run. Compare reads its JSON form. Warm-up calls are counted only in WarmupCalls.
+// A Result holds the measurements of a run. Compare uses Results, which may have been read from their JSON form.
+// Warm-up calls are counted only in WarmupCalls.
 //
-// Calls = Succeeded + Failed. Calls that were in flight when the run ended are counted separately, in Canceled.
+// Calls is the sum of Succeeded and Failed. It does not include Canceled, the number of calls that were in flight when
+// the run was interrupted.
 type Result struct {
 	Method      string    `json:"method"`
 	Nodes       []string  `json:"nodes"`
 	Concurrency int       `json:"concurrency"`
 	Connections int       `json:"connections_per_node"`
-	TargetRate  float64   `json:"target_calls_per_s,omitempty"` // of an open loop
-	InputBytes  int       `json:"input_bytes"`                  // mean size, encoded
+	TargetRate  float64   `json:"target_calls_per_s,omitempty"` // configured rate of an open loop
+	InputBytes  int       `json:"input_bytes"`                  // mean size of the encoded inputs
 	Timeout     float64   `json:"timeout_s"`
 	Warmup      float64   `json:"warmup_s"`
-	Began       time.Time `json:"began"`      // beginning of the warm-up, if any
-	Version     string    `json:"qs_version"` // version of the program that made the measurements
+	Began       time.Time `json:"began"`      // start time of the run, including the warm-up
+	Version     string    `json:"qs_version"` // version of the program that measured
 	Go          string    `json:"go"`
 	System      string    `json:"system"`
 	Cores       int       `json:"cores"`
 
-	Seconds     float64 `json:"seconds"` // duration of the run, without the warm-up and the wait for the last calls
+	Seconds     float64 `json:"seconds"` // duration of the run, without the warm-up and without the wait for the last calls
 	Interrupted bool    `json:"interrupted,omitempty"`
 	WarmupCalls int64   `json:"warmup_calls"`
 	Calls       int64   `json:"calls"`
 	Succeeded   int64   `json:"succeeded"`
-	Late        int64   `json:"succeeded_after_end"` // part of Succeeded: sent before the end of the run, and not counted in CallsPerS
+	Late        int64   `json:"succeeded_after_end"` // number of successful calls that completed after the end of the run; included in Succeeded but not in CallsPerS
 	Failed      int64   `json:"failed"`
-	Canceled    int64   `json:"canceled"` // in flight when the run was interrupted
-	Unsent      int64   `json:"unsent"`   // due in an open loop but not sent, because Concurrency calls were in flight
+	Canceled    int64   `json:"canceled"` // number of calls in flight when the run was interrupted
+	Unsent      int64   `json:"unsent"`   // number of open-loop calls that were due but not sent, because all calls were in flight
 
-	CallsPerS    float64 `json:"calls_per_s"` // calls that succeeded before the end
+	CallsPerS    float64 `json:"calls_per_s"` // rate of calls that succeeded before the end of the run
 	SentPerS     float64 `json:"sent_bytes_per_s"`
 	ReceivedPerS float64 `json:"received_bytes_per_s"`
 
-	Latency  Latencies    `json:"latency"` // of successful calls
+	Latency  Latencies    `json:"latency"` // latencies of successful calls
 	Service  *Latencies   `json:"service_time,omitempty"`
 	Failures *Latencies   `json:"failed_latency,omitempty"`
 	Errors   []Failure    `json:"errors,omitempty"` // most frequent first
 	ByNode   []NodeResult `json:"by_node,omitempty"`
 	Slices   []Slice      `json:"slices"`                     // in chronological order
-	Before   string       `json:"compared_before,omitempty"`  // name of the earlier Result, if one was given
+	Before   string       `json:"compared_before,omitempty"`  // name of the earlier Result, if it was compared with this one
 	Now      string       `json:"compared_now,omitempty"`     // name of this Result
-	Compared *bool        `json:"compared,omitempty"`         // whether the settings are equal, if an earlier Result was given
+	Compared *bool        `json:"compared,omitempty"`         // whether the settings are equal; nil if there is no earlier Result
 	Changes  []Change     `json:"changes,omitempty"`          // relative to the earlier Result, if the settings are equal
 	Settings []string     `json:"changed_settings,omitempty"` // settings that differ from the earlier Result
 }
 
-// Latencies holds percentiles of a histogram.
+// Latencies holds percentiles of the latencies in a histogram.
 type Latencies struct {
 	Calls int64   `json:"calls"`
 	Min   float64 `json:"min_us"`
@@ -66,14 +68,14 @@ type Latencies struct {
 	Max   float64 `json:"max_us"`
 }
 
-// A Failure counts the calls that failed with one code and one fate.
+// A Failure counts the failed calls with the same code and the same fate.
 type Failure struct {
 	Count    int64  `json:"count"`
 	Code     uint8  `json:"code"`
-	Meaning  string `json:"meaning"`  // meaning of the code
+	Meaning  string `json:"meaning"`  // description of the code
 	Fate     string `json:"fate"`     // "ran", "did_not_run" or "may_have_run"
-	Answered bool   `json:"answered"` // the node reported the error; otherwise it was detected on this side
-	Example  string `json:"example"`  // text of the first error
+	Answered bool   `json:"answered"` // the node returned the error; otherwise the caller detected it
+	Example  string `json:"example"`  // text of the first error that was recorded
 }
 
 // A NodeResult holds the measurements of one node.
@@ -87,8 +89,8 @@ type NodeResult struct {
 type Slice struct {
 	At        float64 `json:"at_s"`
 	Seconds   float64 `json:"seconds"`
-	Ended     int64   `json:"ended"` // completed calls
-	Calls     int64   `json:"calls"` // successful calls
+	Ended     int64   `json:"ended"` // number of completed calls
+	Calls     int64   `json:"calls"` // number of successful calls
 	CallsPerS float64 `json:"calls_per_s"`
 	P50       float64 `json:"p50_us"`
 	P90       float64 `json:"p90_us"`
@@ -118,7 +120,7 @@ func (c *Config) Settings() Result {
 	}
 }
 
-// newResult combines the measurements of the workers, which must have returned.
+// newResult combines the measurements of the workers, whose drive methods must have returned.
 func (r *run) newResult(workers []*worker) Result {
 	cfg := &r.cfg
 	res := cfg.Settings()
@@ -162,9 +164,9 @@ func (r *run) newResult(workers []*worker) Result {
 	return res
 }
 
-// measuredTime returns the end of the run, relative to the end of the warm-up. This is Duration, unless Count or an
-// interrupt ended the run earlier. In an open loop with Count, the interval of the last call is included, as that of
-// every other call is.
+// measuredTime returns the duration of the run, without the warm-up. It is Config.Duration, unless the run ended
+// earlier because Count was reached or it was interrupted. For an open loop with Count, the duration includes the
+// interval after the last call, as it includes that after every other call.
 func (r *run) measuredTime(rec *recorder) time.Duration {
 	if r.cfg.Count == 0 || rec.end > 0 && rec.latency.TotalCount()+rec.failed.TotalCount() < r.cfg.Count {
 		return cmp.Or(rec.end, rec.lastEnd)
@@ -187,7 +189,7 @@ func meanSize(inputs [][]byte) int {
 	return total / len(inputs)
 }
 
-// results returns the slices of a run up to end.
+// results returns the slices of the run before end.
 func (rec *recorder) results(end time.Duration) []Slice {
 	all := []Slice{}
 	for at := time.Duration(0); at < end; at += rec.width {

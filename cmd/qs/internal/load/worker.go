@@ -9,52 +9,52 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 )
 
-// A worker is an event loop. It consists of a context with a connection to each node, driven by one goroutine.
+// A worker makes calls in an event loop on one goroutine. It has a context with a connection to each node.
 type worker struct {
 	run     *run
 	hctx    *hg.Context
 	lanes   []*lane
-	started time.Duration // start time, on the clock of hctx
+	started time.Duration // start time of the run, on the clock of hctx
 	stepFn  func()        // method value of step
 
 	// The following fields are used only by the goroutine that drives the worker.
 	ctx         context.Context
-	stopped     bool          // no further calls are made
-	finished    bool          // stopped, and no calls are in flight
-	hasNewEnds  bool          // a call has completed since step ran, so wait is out of date
-	wait        time.Duration // time until there is work to do; negative: until an event occurs
-	unreachable bool          // the last call to complete could not be sent
-	lastAnswer  time.Duration // time of the last answer from a node, relative to the start
+	stopped     bool          // the worker makes no further calls
+	finished    bool          // stopped is true and no calls are in flight
+	hasNewEnds  bool          // a call has completed since step ran, so that wait is out of date
+	wait        time.Duration // time until the next call is due; negative: no call is due before an event occurs
+	unreachable bool          // the most recently completed call could not be sent
+	lastAnswer  time.Duration // time of the most recent answer from any node, relative to the start
 
-	mu       sync.Mutex // guards the fields below, for Snapshot
+	mu       sync.Mutex // guards the fields below, which Snapshot also reads
 	inFlight int
 	rec      *recorder
 }
 
-// A lane is the set of calls from one worker to one node.
+// A lane is the set of calls that one worker makes to one node.
 type lane struct {
 	worker        *worker
 	node          int           // index in Config.Nodes
 	number        int           // index of this lane among all lanes
-	sent          int64         // number of calls sent; the next call has the number number + sent × lanes of the run
+	sent          int64         // number of calls sent; the number of the next call is number + sent × the run's number of lanes
 	notBefore     time.Duration // earliest time of the next call in a closed loop
 	calls         []*call
 	free          []*call // idle calls
-	hasNoIdleCall bool    // no call was idle when the last open-loop call could have been made
+	hasNoIdleCall bool    // all calls of the lane were in flight when the last open-loop call was due
 }
 
-// A call is a handle that is forwarded repeatedly.
+// A call is a handle that is used for one call after another.
 type call struct {
 	lane      *lane
 	handle    *hg.Handle
 	onEnd     hg.ForwardFunc // method value of handleEnd
 	due, sent time.Duration  // relative to the start
-	bytes     int            // size of the input
+	bytes     int            // size of the input in bytes
 	inFlight  bool
 }
 
-// newWorker returns a worker that is connected to each node. Even if an error is returned, the worker must be closed
-// unless it is nil.
+// newWorker returns a worker that is connected to each node. The caller must close the worker unless it is nil, even if
+// newWorker returns an error.
 func newWorker(ctx context.Context, r *run, index int, id hg.ID) (*worker, error) {
 	hctx, err := r.cfg.Class.NewContext()
 	if err != nil {
@@ -85,7 +85,8 @@ func newWorker(ctx context.Context, r *run, index int, id hg.ID) (*worker, error
 	return w, nil
 }
 
-// connect establishes the connection, so that no latency includes it. A rejected ping counts as an answer.
+// connect calls the node once to establish the connection, so that it does not contribute to any latency. It succeeds
+// even if the node rejects the call.
 func (w *worker) connect(ctx context.Context, addr hg.Addr) error {
 	h, err := w.hctx.Create(addr, hg.HashName(hg.PingRPC))
 	if err != nil {
@@ -128,14 +129,14 @@ func (w *worker) close() {
 	}
 }
 
-// start sets the start time of the run.
+// start records the current time as the start time of the run.
 func (w *worker) start() { w.started = w.hctx.Now() }
 
-// elapsed returns the time since the start.
+// elapsed returns the time since the start of the run.
 func (w *worker) elapsed() time.Duration { return w.hctx.Now() - w.started }
 
-// drive makes calls until the run is over and all calls have completed. Since step runs in Trigger, the messages of
-// several calls are sent together.
+// drive makes calls until the run is over and all calls have completed. It runs step in Trigger, so that the messages
+// of several calls are sent together.
 func (w *worker) drive(ctx context.Context) error {
 	w.ctx = ctx
 	defer context.AfterFunc(ctx, w.hctx.Wake)()
@@ -149,7 +150,7 @@ func (w *worker) drive(ctx context.Context) error {
 		if w.finished {
 			return nil
 		}
-		if w.hasNewEnds { // its completion was queued after step
+		if w.hasNewEnds { // a call completed after step, in the same Trigger
 			w.wait = 0
 		}
 		if err := w.hctx.Progress(w.wait); err != nil && !isTimeout(err) {
@@ -158,7 +159,8 @@ func (w *worker) drive(ctx context.Context) error {
 	}
 }
 
-// step makes the calls that are due, and sets wait to the time until the next one.
+// step makes the calls that are due. It sets wait to the time until the next call is due, and stopped and finished as
+// appropriate.
 func (w *worker) step() {
 	now := w.elapsed()
 	w.hasNewEnds = false
@@ -183,7 +185,7 @@ func (w *worker) step() {
 	w.finished = w.stopped && w.inFlight == 0
 }
 
-// publishAnswer makes the time of the last answer available to the other workers.
+// publishAnswer makes the time of the most recent answer available to all workers.
 func (w *worker) publishAnswer() {
 	if w.lastAnswer == 0 {
 		return
@@ -196,18 +198,19 @@ func (w *worker) publishAnswer() {
 	}
 }
 
-// wakeEarly is how long before its next call a worker stops sleeping. The operating system wakes a sleeping thread 50
-// µs or more too late.
+// wakeEarly is how long before its next call is due a worker stops sleeping, because the operating system wakes a
+// sleeping thread 50 µs or more too late.
 const wakeEarly = 150 * time.Microsecond
 
-// limitWait reduces wait so that the loop continues no later than t. It has no effect if t is negative.
+// limitWait reduces wait, if necessary, so that the worker stops sleeping wakeEarly before t. It has no effect if t is
+// negative.
 func (w *worker) limitWait(t, now time.Duration) {
 	if wait := max(t-now-wakeEarly, 0); t >= 0 && (w.wait < 0 || wait < w.wait) {
 		w.wait = wait
 	}
 }
 
-// stop stops making calls and cancels those in flight.
+// stop makes the worker send no further calls, and cancels those in flight. The time now is the end of the run.
 func (w *worker) stop(now time.Duration) {
 	if !w.stopped {
 		w.stopped = true
@@ -223,8 +226,9 @@ func (w *worker) stop(now time.Duration) {
 	}
 }
 
-// sendClosedLoop makes the lane's calls that are due at now. If the lane has no more calls, more is false. The time of
-// the next call is next, or negative if the lane must wait for a call to complete.
+// sendClosedLoop sends the lane's calls that are due at the time now. If the lane has no more calls, more is false.
+// Otherwise next is the time of the next call, or negative if the lane must wait for a call to complete. If the run has
+// a Rate, sendClosedLoop calls sendDue instead.
 func (l *lane) sendClosedLoop(now time.Duration) (next time.Duration, more bool) {
 	if l.worker.run.cfg.Rate > 0 {
 		return l.sendDue(now)
@@ -241,8 +245,8 @@ func (l *lane) sendClosedLoop(now time.Duration) (next time.Duration, more bool)
 	return -1, true
 }
 
-// sendDue is like sendClosedLoop but for an open loop. A worker that wakes after the end of the run still makes the
-// calls that were due before it.
+// sendDue is like sendClosedLoop, but for an open loop. Even after the end of the run, it sends the calls that were due
+// before the end.
 func (l *lane) sendDue(now time.Duration) (next time.Duration, more bool) {
 	for {
 		i := l.nextNumber()
@@ -261,11 +265,11 @@ func (l *lane) sendDue(now time.Duration) (next time.Duration, more bool) {
 	}
 }
 
-// nextNumber returns the number of the lane's next call among all calls of the run.
+// nextNumber returns the number of the lane's next call, among all calls of the run.
 func (l *lane) nextNumber() int64 { return int64(l.number) + l.sent*int64(l.worker.run.lanes) }
 
-// countUnsent returns the number of open-loop calls that were due between the end of the warm-up and end, and were not
-// sent because no call was idle.
+// countUnsent returns the number of open-loop calls that were due after the warm-up and before end, but were not sent
+// because all calls of the lane were in flight.
 func (l *lane) countUnsent(end time.Duration) int64 {
 	r, step := l.worker.run, int64(l.worker.run.lanes)
 	limit := r.countDueBefore(end)
@@ -279,7 +283,7 @@ func (l *lane) countUnsent(end time.Duration) int64 {
 	return max((limit-next+step-1)/step, 0)
 }
 
-// send makes a call whose latency is measured from due.
+// send sends a call, using an idle handle. The latency of the call is measured from the time due.
 func (l *lane) send(due time.Duration) {
 	c := l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
@@ -295,7 +299,7 @@ func (l *lane) send(due time.Duration) {
 	}
 }
 
-// handleEnd records the completion of a call.
+// handleEnd records that the call has completed.
 func (c *call) handleEnd(h *hg.Handle, err error) {
 	w, now := c.lane.worker, c.lane.worker.elapsed()
 	w.inFlight--
@@ -315,7 +319,7 @@ func (c *call) handleEnd(h *hg.Handle, err error) {
 	w.rec.record(c, now, received)
 }
 
-// recordFailure records a call that failed at now.
+// recordFailure records that the call failed with err at the time now.
 func (c *call) recordFailure(err error, now time.Duration) {
 	w := c.lane.worker
 	remote, answered := hg.RemoteOf(err)

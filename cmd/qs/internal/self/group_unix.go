@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// ownGroup puts a process into its own process group, so that Ctrl-C in the terminal does not reach
-// it. It exits when its standard input ends.
+// ownGroup makes cmd run in its own process group, so that Ctrl-C in the terminal does not reach
+// it. The process exits when its standard input is closed.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }

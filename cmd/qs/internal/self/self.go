@@ -13,21 +13,22 @@ import (
 	"time"
 )
 
-// Env marks the environment of processes started by this program. Tests use it to run the test binary as the program.
+// Env is the environment variable that is set in processes started by this package. The test binary checks it and then
+// runs as qs.
 const Env = "QUICKSILVER_QS_CHILD"
 
-// Ready begins the line in which a target reports its address.
+// Ready is the prefix of the line in which a target prints its address.
 const Ready = "listening at "
 
-// A Child is this program running in another process, usually as a target.
+// A Child is another process that runs this program, usually as a target.
 type Child struct {
 	Cmd   *exec.Cmd
-	Addr  string // text that followed the word, if any
+	Addr  string // text after the word passed to Start, if any
 	stdin io.WriteCloser
 }
 
-// Output runs this program with args in the environment env, and returns its standard output. An error includes its
-// standard error output.
+// Output runs this program with args and the environment env, and returns its standard output. If the program fails,
+// the error contains its standard error output.
 func Output(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -36,7 +37,7 @@ func Output(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, self, args...)
 	ownGroup(c)
 	c.Env = append(env, Env+"=1")
-	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // the process stops its own target
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // interrupt rather than kill, so that the process can stop its own target
 	out, err := c.Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -45,7 +46,8 @@ func Output(ctx context.Context, env []string, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// Start starts this program in a new process, and waits until it prints word, followed by its address if it has one.
+// Start starts this program in a new process and waits until it prints a line that begins with word. The rest of the
+// line becomes the Child's Addr.
 func Start(word string, args ...string) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -77,7 +79,7 @@ func Start(word string, args ...string) (*Child, error) {
 	return c, nil
 }
 
-// early buffers the output of a process until the process has started, and forwards it afterward.
+// early buffers the standard error output of a process until pass is called, and forwards subsequent output directly.
 type early struct {
 	mu      sync.Mutex // guards the fields below
 	b       []byte
@@ -101,7 +103,8 @@ func (e *early) pass() {
 	_, _ = os.Stderr.Write(e.b)
 }
 
-// readLine reads up to a newline, one byte at a time, so that subsequent bytes remain in the pipe.
+// readLine reads a line, without its newline. It reads one byte at a time, so that the bytes after the line remain in
+// the pipe.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	var b [1]byte
@@ -117,17 +120,16 @@ func readLine(r io.Reader) (string, error) {
 	return string(line), nil
 }
 
-// Send writes a line to the process's standard input.
+// Send writes line, followed by a newline, to the process's standard input.
 func (c *Child) Send(line string) error {
 	_, err := fmt.Fprintln(c.stdin, line)
 	return err
 }
 
-// Stop terminates the process and waits for it.
+// Stop closes the process's standard input and waits for the process to exit. It kills the process after 2 seconds.
 func (c *Child) Stop() { c.End(2 * time.Second) }
 
-// End is like Stop, but gives the process up to most to exit by itself. It reports whether the process did so without
-// an error.
+// End is like Stop, but kills the process after the duration most. It reports whether the process exited successfully.
 func (c *Child) End(most time.Duration) bool {
 	_ = c.stdin.Close()
 	kill := time.AfterFunc(most, func() { _ = c.Cmd.Process.Kill() })

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns text with non-printable characters escaped as in a Go string: \n, \x1b, \u202e.
+// Text returns text with non-printable characters escaped as in a Go string, for example \n, \x1b or \u202e.
 func Text(text string) string {
 	var b strings.Builder
 	for len(text) > 0 {
@@ -30,16 +30,16 @@ func Text(text string) string {
 	return b.String()
 }
 
-// ToDo begins a line of Advise that states the remedy for an error.
+// ToDo is the prefix of a line for Advise that states a remedy.
 const ToDo = "to do:  "
 
-// A Writer writes data from a peer to a terminal. It escapes the data like Text, except for newlines and tabs.
+// A Writer writes data from a peer to a terminal. It escapes the data like Text, except newlines and tabs.
 type Writer struct {
 	out  io.Writer
-	rest []byte // beginning of an incomplete character
+	rest []byte // incomplete character at the end of the data written so far
 }
 
-// NewWriter returns a Writer that writes to out. Flush must be called at the end to write bytes that are held back.
+// NewWriter returns a Writer that writes to out. The caller must call Flush after the last Write.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
 // Write implements io.Writer.
@@ -58,7 +58,7 @@ func (w *Writer) Write(b []byte) (int, error) {
 	return len(b), w.write(all[:whole])
 }
 
-// Flush writes the bytes of an incomplete character.
+// Flush writes the bytes of an incomplete character, escaped.
 func (w *Writer) Flush() error {
 	rest := w.rest
 	w.rest = nil
@@ -83,7 +83,7 @@ func (w *Writer) write(b []byte) error {
 	return err
 }
 
-// advised is an error with additional lines from this program.
+// advised is an error with lines of advice from this program.
 type advised struct {
 	err   error
 	lines []string
@@ -99,11 +99,11 @@ func (e *advised) Error() string {
 
 func (e *advised) Unwrap() error { return e.err }
 
-// Advise returns err with additional lines from this program. They cannot be confused with text from a peer, because
-// Error writes such text without line breaks.
+// Advise returns an error that wraps err and whose text is followed by the given lines. A peer cannot imitate such
+// lines, because Error escapes line breaks in all other text.
 func Advise(err error, lines ...string) error { return &advised{err, lines} }
 
-// reworded is an error whose text this program has replaced.
+// reworded is an error whose text has been replaced.
 type reworded struct {
 	err  error
 	text string
@@ -115,7 +115,8 @@ func (e *reworded) Unwrap() error { return e.err }
 // Reword returns an error that wraps err and has the given text.
 func Reword(err error, text string) error { return &reworded{err, text} }
 
-// Error returns the text of an error without control characters, as one line followed by the lines of Advise.
+// Error returns the text of an error for a terminal. It escapes non-printable characters, including line breaks, except
+// between the lines added by Advise.
 func Error(err error) string {
 	text := err.Error()
 	if e, ok := errors.AsType[*advised](err); ok {
@@ -126,7 +127,7 @@ func Error(err error) string {
 	return Text(text)
 }
 
-// SplitError returns the unchanged text of an error without the lines of Advise, and those lines.
+// SplitError returns the text of err without the lines added by Advise, and those lines. It does not escape the text.
 func SplitError(err error) (text string, lines []string) {
 	text = err.Error()
 	for {
@@ -140,13 +141,14 @@ func SplitError(err error) (text string, lines []string) {
 	}
 }
 
-// EscapeJSON returns JSON with the same value and without non-printable characters.
+// EscapeJSON returns text, which must be JSON, with non-printable characters replaced by JSON escape sequences. The
+// value does not change.
 func EscapeJSON(text []byte) []byte {
 	b := make([]byte, 0, len(text))
 	for len(text) > 0 {
 		r, n := utf8.DecodeRune(text)
 		switch {
-		case r == '\n' || strconv.IsPrint(r): // outside strings everything is ASCII, and inside them newlines are escaped
+		case r == '\n' || strconv.IsPrint(r): // newlines occur only between JSON tokens, because they are escaped within strings
 			b = append(b, text[:n]...)
 		case r > 0xffff:
 			r -= 0x10000
@@ -159,11 +161,11 @@ func EscapeJSON(text []byte) []byte {
 	return b
 }
 
-// JSON prints a value as a single line of JSON.
+// JSON writes v to out as a single line of JSON with escaped non-printable characters.
 func JSON(out io.Writer, v any) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false) // the output is not HTML
+	e.SetEscapeHTML(false) // HTML characters need no escaping, because the output is not HTML
 	if err := e.Encode(v); err != nil {
 		return err
 	}

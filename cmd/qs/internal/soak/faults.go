@@ -12,28 +12,28 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/self"
 )
 
-// A victim is a process that faults are applied to.
+// A victim is a target or origin process to which faults are applied.
 type victim interface {
 	fmt.Stringer
 	process() *self.Child
-	start() error // starts or restarts the process
+	start() error // starts the process, or restarts it after a fault
 	handleEnd(killed bool)
-	net() *relay // nil if there is no relay
+	net() *relay // relay for the process's connections; nil if there is none
 }
 
-// A target is a process and, if the transport is tcp, the relay through which it is reached.
+// A target is a target's process and, if the transport is tcp, the relay through which origins reach it.
 type target struct {
 	s       *soak
 	i       int
-	listen  string // address on which the process should listen
-	reached string // its address as used by origins
-	relay   *relay // its address is fixed, so the process's may change
+	listen  string // address to listen on, as passed to the process
+	reached string // address at which origins reach the target
+	relay   *relay // gives the target a fixed address, although a restarted process has another port; nil if there is none
 
 	mu    sync.Mutex // guards child
 	child *self.Child
 }
 
-// startTarget starts target i.
+// startTarget starts the target with index i.
 func (s *soak) startTarget(i int) (t *target, err error) {
 	t = &target{s: s, i: i, listen: s.Listen}
 	if hasConnections(s.Transport) {
@@ -52,8 +52,8 @@ func (s *soak) startTarget(i int) (t *target, err error) {
 	return t, nil
 }
 
-// start starts the process. Behind a relay it uses a new port each time, because another process may have taken the
-// previous one.
+// start starts the process. If there is a relay, the process selects a new port each time, because another program may
+// have taken the previous one.
 func (t *target) start() error {
 	c, err := t.s.StartTarget(t.s.bookPath("target", uint64(t.i)), t.listen)
 	if err != nil {
@@ -79,7 +79,7 @@ func (t *target) pid() int {
 	return t.child.Cmd.Process.Pid
 }
 
-// stop terminates the process and its relay. It may be called more than once.
+// stop terminates the process and closes the relay. It may be called more than once.
 func (t *target) stop() {
 	t.mu.Lock()
 	c := t.child
@@ -93,7 +93,7 @@ func (t *target) stop() {
 	}
 }
 
-// An origin is a process. A process that replaces it has a new number.
+// An origin is an origin's process. When the process is restarted, it receives a new number.
 type origin struct {
 	s      *soak
 	number uint64
@@ -111,7 +111,8 @@ func (o *origin) String() string       { return fmt.Sprint("origin ", o.number) 
 func (o *origin) process() *self.Child { return o.child }
 func (o *origin) net() *relay          { return nil }
 
-// handleEnd records that the process has exited. The calls of a killed process have no recorded end.
+// handleEnd records that the process has exited. If the process was killed, the audit must not expect that its book
+// contains the completion of all calls.
 func (o *origin) handleEnd(killed bool) {
 	if killed {
 		o.s.mu.Lock()
@@ -120,7 +121,8 @@ func (o *origin) handleEnd(killed bool) {
 	}
 }
 
-// listVictims returns the processes that faults may affect: all except the first target and the origin in this process.
+// listVictims returns the processes to which faults may be applied. These are all except the first target and the first
+// origin.
 func (s *soak) listVictims() (all []victim) {
 	for _, t := range s.targets[1:] {
 		all = append(all, t)
@@ -131,8 +133,9 @@ func (s *soak) listVictims() (all []victim) {
 	return all
 }
 
-// runFaults applies one fault after another to v until ctx is done, and repairs each. Every kind is applied once before
-// any is repeated. A reset that found no connection does not count, nor does a stall that held back no data.
+// runFaults applies faults to v, one after another, and repairs each before the next. It returns when ctx is done.
+// Every kind of fault is applied once before any is repeated. A reset without connections and a stall that delays no
+// data are not counted.
 func (s *soak) runFaults(ctx context.Context, v victim, rng *rand.Rand) {
 	every := float64(s.Every) * float64(len(s.listVictims()))
 	var kinds []string
@@ -148,7 +151,7 @@ func (s *soak) runFaults(ctx context.Context, v victim, rng *rand.Rand) {
 		kinds = kinds[1:]
 		last := time.Duration(rng.Int64N(int64(s.PeerTimeout)))
 		if rng.IntN(2) == 0 {
-			last += s.PeerTimeout // long enough for the peer to be considered lost
+			last += s.PeerTimeout // long enough for peers to consider the process lost
 		}
 		fmt.Fprintf(s.Log, "soak: %s %v for %v\n", kind, v, last.Round(time.Millisecond))
 		struck, err := s.applyFault(ctx, v, kind, last, 1+rng.IntN(3))
@@ -163,7 +166,8 @@ func (s *soak) runFaults(ctx context.Context, v victim, rng *rand.Rand) {
 	}
 }
 
-// applyFault applies one fault to v, maintains it for the given time, and then repairs it.
+// applyFault applies a fault to v, repairs it after the duration last, and reports whether it had an effect. The
+// parameter directions selects the directions of a stall, as for holdBack.
 func (s *soak) applyFault(ctx context.Context, v victim, kind string, last time.Duration, directions int) (struck bool, err error) {
 	p := v.process()
 	switch kind {
@@ -187,7 +191,7 @@ func (s *soak) applyFault(ctx context.Context, v victim, kind string, last time.
 		return v.net().holdBack(0) > 0, nil
 	}
 	pause(ctx, last/8)
-	for range 40 { // over udp, a socket of another process may temporarily occupy the port
+	for range 40 { // over udp, a socket of another process may occupy the port for a short time
 		if err = v.start(); err == nil {
 			return true, nil
 		}

@@ -8,9 +8,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 )
 
-// panicHandler is the slog.Handler of a soak's nodes. In a soak, handlers panic intentionally and peers are killed,
-// which would fill a log. A panic in the library itself, however, is a defect. Its record, including the stack, is the
-// only one that is printed, and it is entered into the book as a broken promise, whatever the outcome of the calls.
+// panicHandler is the slog.Handler of a soak's nodes. It discards all records except those of panics in the library,
+// because the handlers' intentional panics and the loss of killed peers would fill the log. It prints a record of a
+// panic in the library, including the stack, and enters the panic into the book as a violation, regardless of the
+// outcome of the calls.
 type panicHandler struct {
 	slog.Handler
 	book *ledger.Book
@@ -20,8 +21,8 @@ func newPanicHandler(book *ledger.Book, w io.Writer) panicHandler {
 	return panicHandler{slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelError}), book}
 }
 
-// isLibraryPanic reports whether r is about a panic in the library. The log record of a panic in a handler names the
-// method.
+// isLibraryPanic reports whether r is the record of a panic in the library. Unlike such a record, that of a panic in a
+// handler names the method.
 func isLibraryPanic(r slog.Record) bool {
 	has := map[string]bool{}
 	r.Attrs(func(a slog.Attr) bool { has[a.Key] = true; return true })

@@ -13,11 +13,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// site provides the services of this machine to package ledger.
+// site provides package ledger with this machine's network, goroutines and clock.
 var site = ledger.Site{Open: qs.Open, Go: func(f func()) { go f() }, Sleep: time.Sleep}
 
-// stopTimeout is how long a target that shuts down waits for its handlers, many of which do not
-// complete.
+// stopTimeout is how long a target waits for its handlers when it shuts down. It is short, because
+// many of the handlers do not return.
 const stopTimeout = 300 * time.Millisecond
 
 // nodeConfig returns the configuration of a node whose process writes to book.
@@ -30,7 +30,8 @@ func appendTo(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }
 
-// untilEOF returns a context that is canceled when standard input ends.
+// untilEOF returns a context that is canceled when standard input is closed. Before the
+// cancellation, it calls first.
 func untilEOF(first func()) context.Context {
 	ctx, end := context.WithCancel(context.Background())
 	go func() {
@@ -41,7 +42,8 @@ func untilEOF(first func()) context.Context {
 	return ctx
 }
 
-// Target serves calls at addr until standard input ends. It calls listening with its address.
+// Target serves calls at addr until standard input is closed. It calls listening with the address
+// on which it listens.
 func Target(addr, book string, cfg hg.Config, listening func(addr string)) error {
 	f, err := appendTo(book)
 	if err != nil {
@@ -55,7 +57,7 @@ func Target(addr, book string, cfg hg.Config, listening func(addr string)) error
 	return err
 }
 
-// NewOrigin returns an origin that runs on this machine.
+// NewOrigin returns an origin that runs in this process and writes its book to to.
 func NewOrigin(to io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
 	book := ledger.NewBook(to)
 	return &ledger.Origin{
@@ -64,7 +66,7 @@ func NewOrigin(to io.Writer, c Calls, cfg hg.Config) *ledger.Origin {
 	}
 }
 
-// Origin makes calls until standard input ends.
+// Origin makes calls until standard input is closed. It calls ready before the first call.
 func Origin(book string, c Calls, cfg hg.Config, ready func()) error {
 	f, err := appendTo(book)
 	if err != nil {

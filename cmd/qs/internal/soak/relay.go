@@ -6,20 +6,17 @@ import (
 	"sync"
 )
 
-// A relay forwards connections to an address. It can reset them and hold back their data.
-//
-//	origin ─► lis ─ conn ─ pass ─► conn ─► target
-//	              ◄─ pass ────────
+// A relay forwards connections to a target. It can reset the connections and hold back their data in either direction.
 type relay struct {
 	lis net.Listener
 	all sync.WaitGroup
 
 	mu    sync.Mutex // guards the fields below
-	to    string     // target's address; "" before setTarget
-	moved sync.Cond  // signals changes of held and ended
+	to    string     // target's address; "" before setTarget is called
+	moved sync.Cond  // signals a change of held or ended
 	conns map[net.Conn]bool
-	held  int // directions held back, as bits: 1 to the target, 2 from it
-	stuck int // how often data had to wait because of held
+	held  int // directions in which data is held back, as a bit set: 1 is to the target, 2 is from it
+	stuck int // number of times that data was held back since the last call to holdBack
 	ended bool
 }
 
@@ -36,7 +33,7 @@ func newRelay() (*relay, error) {
 
 func (r *relay) addr() string { return r.lis.Addr().String() }
 
-// setTarget directs new connections to the address to.
+// setTarget sets the address to which new connections are forwarded.
 func (r *relay) setTarget(to string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,7 +50,8 @@ func (r *relay) accept() {
 	}
 }
 
-// join connects near to the target. If there is no target, it resets near.
+// join connects to the target and forwards data between near and the new connection. If the target cannot be reached,
+// it resets near.
 func (r *relay) join(near net.Conn) {
 	if !r.addConn(near) {
 		return
@@ -70,7 +68,7 @@ func (r *relay) join(near net.Conn) {
 	r.forward(near, far, 2)
 }
 
-// addConn registers a connection. It returns false if the relay is closed.
+// addConn registers c. If the relay is closed, addConn closes c and returns false.
 func (r *relay) addConn(c net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,7 +80,7 @@ func (r *relay) addConn(c net.Conn) bool {
 	return true
 }
 
-// dropConn resets a connection.
+// dropConn resets c and removes it from the relay.
 func (r *relay) dropConn(c net.Conn) {
 	r.mu.Lock()
 	delete(r.conns, c)
@@ -91,8 +89,8 @@ func (r *relay) dropConn(c net.Conn) {
 	_ = c.Close()
 }
 
-// forward copies data from one connection to the other, except while that direction is held back. At the end it resets
-// both connections.
+// forward copies data from the connection from to the connection to, and waits while the direction is held back. When
+// it is done or an error occurs, it resets both connections.
 func (r *relay) forward(to, from net.Conn, direction int) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -126,8 +124,8 @@ func (r *relay) wait(direction int) {
 	}
 }
 
-// holdBack holds back data in the directions whose bits are set: 1 to the target, 2 from it. It returns how often data
-// had to wait since the previous call.
+// holdBack holds back data in the given directions, and stops doing so in the others. The directions are a bit set: 1
+// is to the target, 2 is from it. It returns the number of times that data was held back since the previous call.
 func (r *relay) holdBack(directions int) (stuck int) {
 	r.mu.Lock()
 	r.held = directions
@@ -151,7 +149,7 @@ func (r *relay) reset() int {
 	return len(all)
 }
 
-// close closes the relay and waits for its goroutines.
+// close closes the relay and its connections, and waits for its goroutines to return.
 func (r *relay) close() {
 	r.mu.Lock()
 	r.ended = true

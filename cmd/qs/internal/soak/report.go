@@ -13,14 +13,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/test/ledger"
 )
 
-// A Report is the last line of the output. The counts named by Err must be zero.
+// A Report is the result of a soak, which is printed as the last line of the output. The counts that Err checks must be
+// zero.
 type Report struct {
 	Commit  string         `json:"commit,omitempty"`
 	Seed    uint64         `json:"seed"`
 	Seconds float64        `json:"seconds"`
 	Faults  map[string]int `json:"faults"`
 
-	Interrupted bool `json:"interrupted,omitempty"` // the load ended early
+	Interrupted bool `json:"interrupted,omitempty"` // the load ended before its time
 
 	*ledger.Audit
 
@@ -28,9 +29,9 @@ type Report struct {
 	Left        int      `json:"left_at_the_end"`
 	SlowCancels int      `json:"slow_cancels"`
 	Outgrown    int      `json:"gauges_that_grew"`
-	Notes       []string `json:"notes,omitempty"` // notes on these four
+	Notes       []string `json:"notes,omitempty"` // details of these four counts
 
-	Cancels    int     `json:"cancels_measured"` // number of cancellations measured in the first origin
+	Cancels    int     `json:"cancels_measured"` // number of canceled calls of the first origin that were measured
 	CancelP999 float64 `json:"cancel_to_end_p999_ms"`
 	CancelMax  float64 `json:"cancel_to_end_max_ms"`
 	Heap       growth  `json:"heap_kib"`       // of this process
@@ -39,7 +40,8 @@ type Report struct {
 	Files      growth  `json:"descriptors"`    // of this process
 }
 
-// A growth holds the value of a gauge after the first tenth of a run and after the end of the load.
+// A growth holds two values of a gauge: the first from when a tenth of the load's time has passed, and the last from
+// after the load.
 type growth struct {
 	First int64 `json:"first"`
 	Last  int64 `json:"last"`
@@ -51,7 +53,7 @@ func (r *Report) addNote(format string, args ...any) {
 	}
 }
 
-// takeSample reads the gauges.
+// takeSample reads the gauges and stores each value in the field that at returns.
 func (r *Report) takeSample(s *soak, at func(*growth) *int64) {
 	runtime.GC()
 	var m runtime.MemStats
@@ -64,7 +66,7 @@ func (r *Report) takeSample(s *soak, at func(*growth) *int64) {
 	}
 }
 
-// slow evaluates how long canceled calls of the first origin took to end.
+// slow sets the statistics of how long the first origin's canceled calls took to complete.
 func (r *Report) slow(s *soak) {
 	all := s.here.Cancels()
 	slices.Sort(all)
@@ -74,8 +76,8 @@ func (r *Report) slow(s *soak) {
 	}
 	ms := func(i int) float64 { return float64(all[i].Microseconds()) / 1000 }
 	r.Cancels, r.CancelP999, r.CancelMax = n, ms(n*999/1000), ms(n-1)
-	// A call that waits for its target does so until the target resumes or is given up. The machine may pause for a
-	// moment, so a few slow calls are not significant.
+	// A call to a stopped target completes only when the target resumes or is considered lost. A few slow calls are not
+	// significant, because the machine itself may pause for a moment.
 	if slow := s.PeerTimeout / 2; n >= 1000 && all[n*99/100] > slow {
 		for _, d := range all {
 			if d > slow {
@@ -86,9 +88,8 @@ func (r *Report) slow(s *soak) {
 	}
 }
 
-// countOutgrown counts the gauges that grew by more than the restart of the load can explain. Each target has a
-// connection through a relay and pipes, and the data that the first target moved last may still await garbage
-// collection.
+// countOutgrown counts the gauges that grew by more than can be expected. Each target has pipes and a connection
+// through a relay, and memory of the first target's last transfers may not have been garbage-collected yet.
 func (r *Report) countOutgrown(s *soak) {
 	each := int64(8*(len(s.targets)+len(s.origins)) + 2*s.Callers)
 	for _, g := range []struct {
@@ -108,7 +109,7 @@ func (r *Report) countOutgrown(s *soak) {
 	}
 }
 
-// Err returns an error that names the guarantees that were violated.
+// Err returns an error that names the violated guarantees, or nil if there are none.
 func (r *Report) Err() error {
 	var wrong []string
 	for _, f := range []struct {
@@ -132,7 +133,7 @@ func (r *Report) Err() error {
 	return err
 }
 
-// residentKiB returns a process's resident memory in KiB, where the system reports it.
+// residentKiB returns the resident memory of a process in KiB, or 0 if the system does not report it.
 func residentKiB(pid int) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -144,7 +145,7 @@ func residentKiB(pid int) int64 {
 	return kib
 }
 
-// commit returns the commit from which this program was built, if known.
+// commit returns the commit from which this program was built, or "" if it is unknown.
 func commit() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

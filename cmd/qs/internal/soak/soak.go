@@ -25,34 +25,34 @@ import (
 
 // A Config configures a soak. All fields except Faults and Seed are required.
 type Config struct {
-	Transport   string // transport of the targets
-	To          string // address with which to open a node that calls the targets
+	Transport   string // transport used by the targets
+	To          string // address at which to open a node that calls the targets
 	Targets     int
 	Origins     int           // number of origins in addition to the one in this process
-	Time        time.Duration // duration of the load, which is extended until each fault has occurred
-	Every       time.Duration // mean time between faults, regardless of their duration
+	Time        time.Duration // minimum duration of the load, which continues until each kind of fault has occurred
+	Every       time.Duration // mean time between the starts of faults
 	Callers     int           // number of callers in each origin
 	Streams     int           // number of open streams of each kind in each origin
-	MaxBulk     int64         // size of the largest transfer in bytes, at least 2: half in each direction
-	Seed        uint64        // seed of the load and the faults; 0 selects a random one
-	Faults      []string      // subset of the variable Faults
-	PeerTimeout time.Duration // must equal that of HG
-	HG          hg.Config     // configuration of origins
-	Log         io.Writer     // receives the log of events
-	Show        func(Status)  // called every second with the state of the load
-	Listen      string        // initial listen address of targets
-	// StartTarget starts a process that runs Target at addr. StartOrigin starts a process that runs Origin with c; it
-	// must pass the Config itself.
+	MaxBulk     int64         // maximum size of a transfer in bytes, at least 2; half of it is sent in each direction
+	Seed        uint64        // seed of the random choices in the load and the faults; 0 selects a random seed
+	Faults      []string      // kinds of faults to apply, a subset of the variable Faults
+	PeerTimeout time.Duration // peer timeout, which must equal that of HG
+	HG          hg.Config     // configuration of the origins' classes
+	Log         io.Writer     // receives a line for each event
+	Show        func(Status)  // if not nil, called every second with the progress of the load
+	Listen      string        // address on which targets first listen
+	// StartTarget starts a process that runs Target at addr. StartOrigin starts a process that runs Origin with c, to
+	// which it must pass the HG configuration itself.
 	StartTarget func(book, addr string) (*self.Child, error)
 	StartOrigin func(book string, c Calls) (*self.Child, error)
 }
 
 // A Status describes the progress of the load.
 type Status struct {
-	For    time.Duration  // time since the start
-	Calls  int64          // completed calls of the first origin
+	For    time.Duration  // time since the load was started
+	Calls  int64          // number of completed calls of the first origin
 	Faults map[string]int // number of faults by kind
-	Ending bool           // the load is complete; the processes are being stopped, and the audit follows
+	Ending bool           // the load is complete, the processes are being stopped, and the audit follows
 }
 
 // Calls configures the calls of one origin.
@@ -62,12 +62,12 @@ type Calls struct {
 	Streams      int
 	MaxBulk      int64
 	Targets      []string
-	To           string // address with which to open a node that calls the targets
+	To           string // address at which to open a node that calls the targets
 }
 
 const maxBulk = 1 << 30
 
-// Check returns an error if a field is out of bounds.
+// Check returns an error if a field of c is invalid.
 func (c *Config) Check() error {
 	if c.Time <= 0 {
 		return fmt.Errorf("--time is not positive")
@@ -100,25 +100,25 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// Faults lists all kinds of faults.
+// Faults lists the kinds of faults.
 var Faults = []string{"kill", "stop", "end", "reset", "stall"}
 
-// FaultsOver returns the kinds of faults that apply to a transport.
+// FaultsOver returns the kinds of faults that can be applied if the targets use transport.
 func FaultsOver(transport string) []string {
 	return slices.DeleteFunc(slices.Clone(Faults), func(k string) bool {
 		return needsRelay(k) && !hasConnections(transport) || k == "stop" && !canStop
 	})
 }
 
-// needsRelay reports whether a fault affects connections.
+// needsRelay reports whether a kind of fault affects connections and can therefore be applied only through a relay.
 func needsRelay(fault string) bool { return fault == "reset" || fault == "stall" }
 
-// hasConnections reports whether a transport has connections. The transport auto uses them in addition to shared
-// memory.
+// hasConnections reports whether a transport uses connections that a relay can forward. The transport auto uses them in
+// addition to shared memory.
 func hasConnections(transport string) bool { return transport == "tcp" || transport == "auto" }
 
-// A soak is one run. This process drives the first origin. For each other process, except the one that is spared, a
-// goroutine applies faults.
+// A soak is one run. The first origin runs in this process. For each process to which faults are applied, a goroutine
+// applies them.
 type soak struct {
 	Config
 	dir     string
@@ -126,8 +126,8 @@ type soak struct {
 	origins []*origin
 	here    *ledger.Origin
 
-	endEarly context.CancelFunc // ends the load
-	ended    atomic.Int64       // completed calls of the origin in this process
+	endEarly context.CancelFunc // cancels the context of Run, which ends the load
+	ended    atomic.Int64       // number of completed calls of the origin in this process
 	isEnding atomic.Bool        // the load is complete
 
 	mu      sync.Mutex // guards the fields below
@@ -137,17 +137,17 @@ type soak struct {
 	broken  error
 }
 
-// patience returns the timeout for operations that are quick unless the machine is busy.
+// patience returns a timeout for operations that take long only on a busy machine.
 func (s *soak) patience() time.Duration { return 4*s.PeerTimeout + 30*time.Second }
 
-// Run starts the targets, the origins and the faults, and then audits the books. The configuration must have passed
-// Check. When ctx is done, the load ends early, and the report covers the time until then.
+// Run runs the load and the faults, and then audits the books. The configuration must have passed Check. If ctx is
+// done, Run ends the load early and reports on the time until then.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	ctx, endEarly := context.WithCancel(ctx)
 	defer endEarly()
 	s := &soak{Config: cfg, endEarly: endEarly, faults: map[string]int{}, died: map[uint64]bool{}}
 	if s.Seed == 0 {
-		s.Seed = rand.Uint64()>>12 | 1 // exactly representable by every JSON parser
+		s.Seed = rand.Uint64()>>12 | 1 // fits in the 53 bits that every JSON parser represents exactly
 	}
 	var err error
 	if s.dir, err = os.MkdirTemp("", "qs-soak-"); err != nil {
@@ -212,7 +212,7 @@ func (s *soak) run(ctx context.Context, r *Report) error {
 	r.Interrupted = ctx.Err() != nil
 	s.isEnding.Store(true)
 	heal()
-	chaos.Wait() // all faults have been repaired
+	chaos.Wait() // wait until all faults have been repaired
 	if s.failure() == nil {
 		r.Silent = s.knock()
 	}
@@ -232,7 +232,7 @@ func (s *soak) run(ctx context.Context, r *Report) error {
 	return s.failure()
 }
 
-// An endCounter counts the calls whose end is recorded in a book.
+// An endCounter counts the completed calls while it writes a book.
 type endCounter struct {
 	book  io.Writer
 	ended *atomic.Int64
@@ -246,7 +246,8 @@ func (c *endCounter) Write(line []byte) (int, error) {
 	return c.book.Write(line)
 }
 
-// showStatus calls Config.Show every second with the state of the load until stop is called.
+// showStatus calls Config.Show every second with the progress of the load. The caller must call stop, which waits for
+// the last call of Show.
 func (s *soak) showStatus(begun time.Time) (stop func()) {
 	if s.Show == nil {
 		return func() {}
@@ -270,8 +271,8 @@ func (s *soak) showStatus(begun time.Time) (stop func()) {
 	}
 }
 
-// haveAllFaults reports whether each kind of fault has occurred. With the transport auto, faults of connections are not
-// required, because shared memory may carry all calls and there may be no connections during the load.
+// haveAllFaults reports whether each kind of fault in Config.Faults has occurred. If the transport is auto, it ignores
+// faults of connections, because all calls may use shared memory.
 func (s *soak) haveAllFaults() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,7 +281,7 @@ func (s *soak) haveAllFaults() bool {
 	})
 }
 
-// fail records err, unless it is nil, as the reason why the soak itself cannot continue, and ends the load.
+// fail records err as the reason why the soak cannot continue, and ends the load. It has no effect if err is nil.
 func (s *soak) fail(err error) {
 	if err == nil {
 		return
@@ -299,7 +300,7 @@ func (s *soak) failure() error {
 	return s.broken
 }
 
-// newCalls returns the calls of the next origin.
+// newCalls returns the configuration of the calls of the next origin.
 func (s *soak) newCalls() Calls {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,7 +312,7 @@ func (s *soak) newCalls() Calls {
 	return c
 }
 
-// knock calls every target until it answers. It returns the number of targets that did not answer in time.
+// knock calls each target until it answers or a timeout expires. It returns the number of targets that did not answer.
 func (s *soak) knock() (silent int) {
 	n, err := qs.Open(s.To, qs.Config{HG: s.HG})
 	if err != nil {
@@ -339,7 +340,7 @@ func (s *soak) knock() (silent int) {
 	return silent
 }
 
-// stop terminates all processes.
+// stop terminates all target and origin processes.
 func (s *soak) stop() {
 	for _, o := range s.origins {
 		o.child.Stop()
@@ -349,7 +350,7 @@ func (s *soak) stop() {
 	}
 }
 
-// audit reads and checks all books.
+// audit reads and checks the books of all targets and origins.
 func (s *soak) audit(r *Report) error {
 	s.stop()
 	books, err := filepath.Glob(filepath.Join(s.dir, "*-*"))
@@ -372,7 +373,7 @@ func (s *soak) audit(r *Report) error {
 	return nil
 }
 
-// pause waits for d. It returns false if ctx is done first.
+// pause waits for the duration d and returns true. If ctx is done first, it returns false.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
