@@ -106,7 +106,7 @@ func canBeValue(f *pflag.Flag, text string) bool {
 	return f.Value.Type() == "string" || strings.ContainsAny(text[:1], "0123456789.-=")
 }
 
-// findShort returns the flag whose short name is the first letter of name.
+// findShort returns the flag of cmd whose short name is the first letter of name, or nil if there is none.
 func findShort(cmd *cobra.Command, name string) *pflag.Flag {
 	if name == "" {
 		return nil
@@ -117,7 +117,7 @@ func findShort(cmd *cobra.Command, name string) *pflag.Flag {
 	return cmd.InheritedFlags().ShorthandLookup(name[:1])
 }
 
-// newUnknownCommandError returns the error for a name that is not a subcommand of c.
+// newUnknownCommandError returns an error for name, which is not a subcommand of c. The error suggests similar names.
 func newUnknownCommandError(c *cobra.Command, name string) error {
 	var names, found []string
 	for _, sub := range c.Commands() {
@@ -142,7 +142,7 @@ func newUnknownCommandError(c *cobra.Command, name string) error {
 	return usageError{fmt.Sprintf("unknown command %q%s (%s)", name, suggestionText(found), help)}
 }
 
-// otherFlags maps flag names used by other tools to the corresponding flags of this one.
+// otherFlags maps flag names of other tools to the corresponding flag names of qs.
 var otherFlags = map[string]string{"duration": "time", "requests": "count", "connect-timeout": "timeout", "deadline": "timeout", "header": "meta", "metadata": "meta"}
 
 // commandHints maps a command with a flag of another tool to a text that describes the equivalent in qs.

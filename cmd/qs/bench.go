@@ -88,8 +88,8 @@ func (a *app) newBench() *cobra.Command {
 	return c
 }
 
-// wantArgs checks the number of arguments. If there is only one, it names the result file of a run
-// to compare.
+// wantArgs checks the number of arguments. With --compare, a single argument is allowed, which
+// names the result file of a run to compare.
 func (b *benchCommand) wantArgs(c *cobra.Command, args []string) error {
 	if b.compare != "" && len(args) == 1 && !strings.Contains(args[0], "://") && !hostPort.MatchString(args[0]) {
 		return nil
@@ -182,7 +182,7 @@ func (b *benchCommand) runBench(args []string) error {
 	return context.Cause(ctx)
 }
 
-// Limits for the flags of qs bench.
+// Limits of the values of qs bench flags.
 const (
 	maxInFlight    = 100_000
 	maxConnections = 256
@@ -243,7 +243,8 @@ func (b *benchCommand) checkFlags() error {
 	return nil
 }
 
-// prepareInputs fetches the method's types from the first node and encodes the inputs.
+// prepareInputs reads the input, fetches the description of the method from the first node, and
+// encodes the input according to it. It stores the result in b.cfg.
 func (b *benchCommand) prepareInputs(ctx context.Context, args []string) (err error) {
 	switch {
 	case b.size >= 0 && len(args) > 0:
@@ -328,7 +329,7 @@ func (b *benchCommand) newInputError(i int, text string) error {
 	return usageError{text}
 }
 
-// encodeInputs encodes the inputs according to the method's type.
+// encodeInputs encodes each of values as the method's input type.
 func (b *benchCommand) encodeInputs(about *methodDescription, values []any) (all [][]byte, err error) {
 	if b.size >= 0 {
 		in := reflect.New(about.In)
@@ -354,7 +355,7 @@ func (b *benchCommand) encodeInputs(about *methodDescription, values []any) (all
 	return all, nil
 }
 
-// runLoad opens a class and runs the load.
+// runLoad opens a class, runs the load that b.cfg describes and returns the measurements.
 func (b *benchCommand) runLoad(ctx context.Context) (load.Result, error) {
 	cfg, err := b.network.newConfig(b.cfg.Nodes[0])
 	if err != nil {
@@ -383,7 +384,7 @@ func (b *benchCommand) runLoad(ctx context.Context) (load.Result, error) {
 	return res, err
 }
 
-// readResult reads the JSON result of an earlier run.
+// readResult reads the result of an earlier run from the named JSON file.
 func readResult(name string) (*load.Result, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -63,7 +63,7 @@ func explainLookup(addr string, err error) error {
 	return show.Advise(err, show.ToDo+"correct the host in the address, or check its name resolution")
 }
 
-// close closes the node and ends all pending operations. It does not wait for peers.
+// close closes the node and cancels all pending operations. It does not wait for peers.
 func (c *client) close() { _ = c.node.Close() }
 
 // readOnlyTimeout is the timeout of read-only calls by commands without a timeout flag.
@@ -113,7 +113,7 @@ var (
 	hostOnly = regexp.MustCompile(`^(localhost|[0-9]+\.[0-9]+\.[0-9]+\.[0-9]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+|\[[0-9a-fA-F:.%]+\])$`)
 )
 
-// addressErrorText returns the message of an error about an address, without the library's prefixes.
+// addressErrorText returns the text of err, which is about an address, without the prefixes that the library adds.
 func addressErrorText(err error) string {
 	text := err.Error()
 	for _, words := range []string{"qs: open: ", "na: address ", "na: open "} {

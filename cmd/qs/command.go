@@ -124,7 +124,7 @@ func wantArgs(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// wantMethod checks the arguments ADDRESS METHOD [JSON].
+// wantMethod returns an error unless args has the form ADDRESS METHOD [JSON].
 func wantMethod(c *cobra.Command, args []string) error {
 	if len(args) == 1 && isAddress(args[0]) {
 		return usageError{fmt.Sprintf("METHOD is missing (qs rpcs %s lists them)", args[0])}
@@ -181,7 +181,7 @@ func (a *app) dataWriter() (out io.Writer, flush func() error) {
 	return a.stdout, func() error { return nil }
 }
 
-// errInterrupted is the cause of a context canceled by a signal.
+// errInterrupted is the cancellation cause of a context that was canceled by a signal.
 var errInterrupted = errors.New("interrupted")
 
 // onInterrupted is called after an interrupted command has notified its peers. Tests replace it.

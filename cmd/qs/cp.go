@@ -72,7 +72,7 @@ func (a *app) newCp() *cobra.Command {
 	return c
 }
 
-// wantCopy checks the arguments SOURCE DESTINATION.
+// wantCopy returns an error unless args consists of a SOURCE and a DESTINATION.
 func wantCopy(c *cobra.Command, args []string) error {
 	if len(args) > 2 {
 		return usageError{fmt.Sprintf("%d arguments, and one SOURCE at a time is copied: run qs cp for each, or copy the directory that has them", len(args))}
@@ -80,7 +80,7 @@ func wantCopy(c *cobra.Command, args []string) error {
 	return wantArgs(2, 2)(c, args)
 }
 
-// copy copies files between this machine and a target.
+// copy copies source to destination and prints the result. Exactly one of them must be at a target.
 func (a *app) copy(n *network, opts files.Options, source, destination string) error {
 	switch {
 	case opts.Piece < 4<<10 || opts.Piece > files.MaxPiece:
@@ -180,7 +180,7 @@ func newCopyResult(c *files.Copier, took time.Duration) *copyResult {
 	return r
 }
 
-// splitLast splits a path at its last slash.
+// splitLast splits path at its last slash, and reports whether there is one. Without a slash, name is the whole path.
 func splitLast(path string) (dir, name string, found bool) {
 	i := strings.LastIndexByte(path, '/')
 	if i < 0 {

@@ -210,7 +210,7 @@ func (a *app) reportError(cmd *cobra.Command, err error) int {
 	return code
 }
 
-// describeCall sets the code, message and fate of a failed call.
+// describeCall sets the fields of r that describe a failed call: the code, its text, the details and the fate.
 func (r *errorReport) describeCall(err error) {
 	remote, answered := hg.RemoteOf(err)
 	_, called := errors.AsType[*hg.Error](err)

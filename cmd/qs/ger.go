@@ -154,7 +154,7 @@ func (g *guaranteeReport) print(out io.Writer) {
 	l.print(out)
 }
 
-// requestGauges fetches a program's gauges and prints them.
+// requestGauges requests the gauges of the program at addr and prints them.
 func (a *app) requestGauges(n *network, addr string) error {
 	client, err := dial(n, addr)
 	if err != nil {

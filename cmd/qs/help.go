@@ -126,7 +126,7 @@ var jsonOutputs = []jsonOutput{
 
 const jsonTopic = "Each value is one line of JSON; names are in snake_case, with the unit at the end. docs/qs.schema.json of Quicksilver is a JSON Schema, with these names in $defs."
 
-// printJSONTopic prints the descriptions of all commands' JSON output.
+// printJSONTopic prints a description of the JSON output of each command.
 func printJSONTopic(w io.Writer) {
 	width, _ := terminalWidth(w)
 	fmt.Fprintf(w, "%s\n\n", wrapText(jsonTopic, min(width, maxHelpWidth)))
@@ -140,7 +140,7 @@ func printJSONTopic(w io.Writer) {
 // connectionTopic is the command that displays the help about connection flags. The help of each command refers to it.
 const connectionTopic = "qs help connection"
 
-// printConnection prints the flags shared by all commands that connect.
+// printConnection prints the flags that all connecting commands share.
 func printConnection(w io.Writer) {
 	width, _ := terminalWidth(w)
 	width = min(width, maxHelpWidth)
@@ -162,7 +162,7 @@ func unquoteUsages(c *cobra.Command) {
 	}
 }
 
-// printCommands lists the subcommands of c by group.
+// printCommands lists the subcommands of c, grouped by purpose.
 func printCommands(w io.Writer, c *cobra.Command) {
 	list := func(title, group string) {
 		for _, sub := range c.Commands() {

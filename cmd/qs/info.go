@@ -85,7 +85,7 @@ func (a *app) printFacts(facts []infoFact) error {
 	})
 }
 
-// peerFacts returns the facts about a peer as seen from this machine.
+// peerFacts returns facts about the connection from this machine to the peer at addr.
 func peerFacts(n *network, addr string) ([]infoFact, error) {
 	c, err := dial(n, addr)
 	if err != nil {
@@ -143,7 +143,7 @@ func programFacts() []infoFact {
 	return facts
 }
 
-// networkFacts returns the facts about the network interfaces.
+// networkFacts returns facts about this machine's network interfaces.
 func networkFacts() []infoFact {
 	listen := infoFact{key: "addresses", label: "addresses to listen on"}
 	mtu := infoFact{key: "loopback_mtu", label: "MTU of the loopback", unit: "bytes", err: fmt.Errorf("no loopback interface")}

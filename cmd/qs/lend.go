@@ -52,7 +52,7 @@ type lentFile struct {
 	end   func(ok bool) error // closes the file; if ok is true, a sink is first renamed to its final name
 }
 
-// openSources opens the files to be read.
+// openSources opens the files whose contents are lent as Sources.
 func (k *callCommand) openSources(flags fieldFlags) error {
 	for _, a := range flags {
 		l := lentFile{field: a.name, f: os.Stdin, end: func(bool) error { return nil }}
@@ -71,7 +71,7 @@ func (k *callCommand) openSources(flags fieldFlags) error {
 	return nil
 }
 
-// openSinks opens the files to be written.
+// openSinks opens the files that receive the data written to Sinks.
 func (k *callCommand) openSinks(flags fieldFlags) error {
 	for _, a := range flags {
 		l, err := openSink(a.value)
@@ -114,7 +114,7 @@ type (
 	sinks4  struct{ A, B, C, D qs.Sink }
 )
 
-// An inputEncoder inserts lent fields into an input during encoding.
+// An inputEncoder encodes an input together with the fields that lend memory.
 type inputEncoder struct {
 	in             reflect.Value // pointer to the input
 	sources, sinks [][]int       // index paths of the fields
@@ -245,7 +245,7 @@ func (k *callCommand) adviseItems(count int, err error) error {
 	return ranError{show.Advise(err, lines...)}
 }
 
-// newTypedInput returns the context and the Peer for a call through package qs.
+// newTypedInput returns a context and a Peer with which a call can be made through package qs.
 func (k *callCommand) newTypedInput(ctx context.Context) (context.Context, qs.Peer, error) {
 	for name, value := range k.meta.All() {
 		ctx = qs.WithMetadata(ctx, name, value)

@@ -66,7 +66,7 @@ func (a *app) newMercury() *cobra.Command {
 	return c
 }
 
-// run runs the subcommand named by the second argument.
+// run runs the subcommand that the second argument names. The first argument is the address of a C Mercury program.
 func (q *mercuryCommand) run(args []string) error {
 	if q.provider < -1 || q.provider > 65535 {
 		return usageError{"--provider is not 0 to 65535"}
@@ -169,7 +169,8 @@ func (q *mercuryCommand) printListening(n *mercury.Node, gateway string) error {
 	})
 }
 
-// runGateway forwards calls until ctx is done.
+// runGateway forwards calls between C Mercury programs and programs of this module until ctx is done. The parameter
+// names lists the methods of the service that C programs may call.
 func (q *mercuryCommand) runGateway(ctx context.Context, names []string) error {
 	cfg, err := q.network.newConfig(q.listen)
 	if err != nil {
@@ -201,7 +202,8 @@ func (q *mercuryCommand) runGateway(ctx context.Context, names []string) error {
 	return node.Serve(ctx)
 }
 
-// runSend makes a call, through a gateway if one is configured.
+// runSend calls the RPC id with the encoded input in, through a gateway if one is configured, and returns the encoded
+// output.
 func (q *mercuryCommand) runSend(ctx context.Context, n *mercury.Node, id uint64, in []byte) ([]byte, error) {
 	if q.via == "" {
 		return n.Call(ctx, q.addr, id, in)
@@ -333,7 +335,7 @@ func mercuryStruct(list string) (reflect.Value, error) {
 	return reflect.New(t).Elem(), proc.Check(t)
 }
 
-// fillStruct sets the fields of v to the values of a JSON array.
+// fillStruct sets the fields of the struct v to the elements of a JSON array, in order.
 func fillStruct(v reflect.Value, text string) error {
 	var values []json.RawMessage
 	if err := json.Unmarshal([]byte(text), &values); err != nil {

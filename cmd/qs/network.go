@@ -31,7 +31,7 @@ type network struct {
 	secrets   secrets
 }
 
-// measureFlags defines the flags of commands that measure.
+// measureFlags defines the flags of commands that measure performance.
 func (n *network) measureFlags(fs *pflag.FlagSet) {
 	n.peerFlags(fs)
 	fs.DurationVar(&n.spin, "spin", 50*time.Microsecond, "`time` to poll before sleeping, while answers come fast; 0 for none")
@@ -39,13 +39,13 @@ func (n *network) measureFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&n.busy, "busy", 0, "`goroutines` that keep the processors busy, in each process")
 }
 
-// handlerFlag defines the flag of commands that serve or that start a serving program.
+// handlerFlag defines the flag that selects where a target's handlers run.
 func (n *network) handlerFlag(c *cobra.Command) {
 	c.Flags().StringVar(&n.handlers, "handlers", "inline", "where handlers of the target run: `inline`, on the goroutine that drives, dispatch or typed, on others")
 	choiceText(c, "handlers", "inline", "dispatch", "typed")
 }
 
-// peerFlags defines the flags of every command that connects.
+// peerFlags defines the flags that all connecting commands share.
 func (n *network) peerFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&n.local, "local", false, "open sm:// beside tcp:// or udp://, and reach targets on this machine that do the same through it")
 	fs.DurationVar(&n.timeout, "peer-timeout", 5*time.Second, "`time` of silence after which a peer counts as lost; at least 500ms")
@@ -53,7 +53,7 @@ func (n *network) peerFlags(fs *pflag.FlagSet) {
 	markConnection(fs, "local", "peer-timeout")
 }
 
-// markConnection marks flags that the help lists after the command's own flags.
+// markConnection marks the named flags as connection flags, which the help lists after a command's other flags.
 func markConnection(fs *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if err := fs.SetAnnotation(name, connectionFlag, []string{"true"}); err != nil {
@@ -130,7 +130,7 @@ func (n *network) withSharedMemory(addr string) string {
 	return addr
 }
 
-// setTransport sets the transport from the flag --transport. The value "auto" means tcp together with sm.
+// setTransport sets the transport from the value of --transport. The value "auto" selects tcp and sm.
 func (n *network) setTransport(transport string) error {
 	if n.transport = transport; transport == "auto" {
 		n.transport, n.local = "tcp", true

@@ -75,7 +75,7 @@ type measurement struct {
 	processes           int
 }
 
-// run starts a target if necessary and makes the measurements.
+// run makes the measurements. It starts a target if none is specified.
 func (m *measurement) run() error {
 	n, p := &m.network, &m.perf
 	if err := n.setTransport(m.transport); err != nil {
@@ -190,7 +190,8 @@ func (m *measurement) measureOp() error {
 	return err
 }
 
-// measureAll measures latency, rates and throughput.
+// measureAll measures the latency of calls, the rate of calls and the throughput of bulk transfers, and prints the
+// result.
 func (m *measurement) measureAll(shown *statusLine) error {
 	p := &m.perf
 	r, err := p.All()
@@ -232,7 +233,7 @@ func printPerf(p *bench.Perf, out io.Writer, rs []bench.Result) {
 	t.print(out)
 }
 
-// measureMixed measures calls during bulk transfers.
+// measureMixed measures the latency of calls while bulk transfers are in progress, and prints the result.
 func (m *measurement) measureMixed(shown *statusLine) error {
 	r, err := m.perf.Mixed()
 	if err != nil && !errors.Is(err, bench.ErrStopped) {

@@ -43,7 +43,7 @@ func (m *measurement) measureCores() error {
 	return m.app.printResult(rs, func(out io.Writer) { printCores(p, out, rs) })
 }
 
-// coreCounts returns the powers of two less than n, followed by n.
+// coreCounts returns the powers of two that are less than n, in ascending order, followed by n.
 func coreCounts(n int) []int {
 	var counts []int
 	for c := 1; c < n; c *= 2 {

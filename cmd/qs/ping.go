@@ -146,7 +146,7 @@ func (p *pinger) close() {
 	}
 }
 
-// retryInterval is the minimum time between two calls to a program that is lost.
+// retryInterval is the minimum interval between calls to a lost program.
 const retryInterval = 250 * time.Millisecond
 
 // waitsForLost reports whether ping should wait for a lost program to become reachable again. It does so only if the

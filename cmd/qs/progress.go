@@ -12,7 +12,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A progressDisplay displays the progress of qs cp: a bar on a terminal, otherwise at most one line per second.
+// A progressDisplay displays the progress of qs cp. On a terminal it draws a bar. Otherwise it prints at most one line
+// per second.
 type progressDisplay struct {
 	out   io.Writer
 	quiet bool
@@ -110,7 +111,7 @@ func (p *progressDisplay) statusTextLocked(now time.Time) string {
 	return fmt.Sprintf("%3d %%  %s of %s, %s/s, %s left  %s", percent, bytesText(done), bytesText(p.total), bytesText(int64(rate)), left, p.name)
 }
 
-// Note prints a note for the user.
+// Note prints text as a note for the user.
 func (p *progressDisplay) Note(text string) {
 	text = show.Text(text)
 	if p.bars != nil {
@@ -120,7 +121,7 @@ func (p *progressDisplay) Note(text string) {
 	fmt.Fprintln(p.out, text)
 }
 
-// close removes the bar.
+// close stops updating the progress bar and removes it unless it is complete.
 func (p *progressDisplay) close() {
 	if p.bars == nil {
 		return

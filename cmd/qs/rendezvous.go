@@ -110,7 +110,7 @@ func secretFromEnv() ([]byte, error) {
 	return key, nil
 }
 
-// printEvent prints a startup event.
+// printEvent prints a note about an event of the rendezvous server.
 func (a *app) printEvent(e protocol.Event) {
 	switch e.Kind {
 	case protocol.Started:

@@ -38,7 +38,7 @@ type launch struct {
 	isJoined       atomic.Bool // a process has connected to the server
 }
 
-// A processExit reports that a process has exited.
+// A processExit describes a process that has exited.
 type processExit struct {
 	rank int
 	err  error
@@ -62,7 +62,7 @@ func (a *app) newRun() *cobra.Command {
 	return c
 }
 
-// runProcesses starts the processes and waits for all of them.
+// runProcesses starts the processes and waits for all of them to exit.
 func (l *launch) runProcesses(program []string) error {
 	switch {
 	case l.processes < 1:
@@ -129,7 +129,8 @@ func (l *launch) serveRendezvous(ctx context.Context) (<-chan error, error) {
 	return served, nil
 }
 
-// startProcesses starts the processes. If one cannot be started, it kills those started before it.
+// startProcesses starts the processes. If a process cannot be started, startProcesses kills those
+// that it has already started.
 func (l *launch) startProcesses() error {
 	l.exits = make(chan processExit, l.processes)
 	for rank := range l.processes {
@@ -161,7 +162,7 @@ func (l *launch) startProcesses() error {
 	return nil
 }
 
-// signalAll sends s to all running processes and their process groups.
+// signalAll sends s to the process group of each running process.
 func (l *launch) signalAll(s os.Signal) {
 	for _, cmd := range l.cmds {
 		if cmd != nil {

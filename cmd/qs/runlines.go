@@ -8,7 +8,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A lineWriter keeps the output lines of several processes from being interleaved.
+// A lineWriter writes the output of several processes line by line, so that lines are not
+// interleaved.
 type lineWriter struct {
 	mu     sync.Mutex
 	json   bool       // each line is a JSON object

@@ -23,7 +23,7 @@ const (
 
 // A waitState waits for the processes of a launch and terminates them if necessary.
 //
-// The grace period starts when a process fails, unless --keep-going is set, when output cannot be written, or when a
+// The grace period starts when a process fails, unless --keep is set, when output cannot be written, or when a
 // termination signal is received. The remaining processes receive SIGTERM shortly before the end of the grace period
 // and SIGKILL at its end. If they have not exited reapDelay later, waitAll returns an error without waiting for them.
 type waitState struct {
@@ -42,7 +42,8 @@ type endStep struct {
 	do    func() error
 }
 
-// waitAll blocks until all processes have exited. It returns an error if there were failures.
+// waitAll blocks until all processes have exited. It returns an error if there was a failure, or if killed processes do
+// not exit.
 func (w *waitState) waitAll(signals <-chan os.Signal, served <-chan error) error {
 	for w.left > 0 {
 		select {
@@ -93,7 +94,7 @@ func (w *waitState) printText(format string, args ...any) {
 	w.launch.app.printNote("run", fmt.Sprintf(format, args...))
 }
 
-// recordFailure prints and records a failure. Unless --keep-going is set, it then starts the grace period.
+// recordFailure prints and records a failure. Unless --keep is set, it then starts the grace period.
 func (w *waitState) recordFailure(text string) {
 	w.printText("%s", text)
 	w.failures = append(w.failures, text)
@@ -164,7 +165,7 @@ func (w *waitState) runStep() error {
 	return do()
 }
 
-// runningText returns the ranks of the running processes as text.
+// runningText returns a text that lists the ranks of the running processes.
 func (w *waitState) runningText() string {
 	var ranks []string
 	for rank, cmd := range w.launch.cmds {

@@ -97,7 +97,7 @@ func (a *app) printSchema(ctx context.Context, s *schemaCommand, of string) erro
 	})
 }
 
-// readSchema returns the schema of a running program or of a package.
+// readSchema returns the schema of the running program or the package that of names.
 func readSchema(ctx context.Context, s *schemaCommand, of string) (program schema.Program, notes []string, err error) {
 	if isAddress(of) {
 		return fetchSchema(ctx, s, of)
@@ -112,7 +112,8 @@ func readSchema(ctx context.Context, s *schemaCommand, of string) (program schem
 	return program, nil, err
 }
 
-// fetchSchema returns the schema of a running program. The notes name methods without types.
+// fetchSchema returns the schema of the running program at address. The notes name the methods that the schema omits,
+// because the program does not publish their types.
 func fetchSchema(ctx context.Context, s *schemaCommand, address string) (program schema.Program, notes []string, err error) {
 	c, err := dial(&s.network, strings.TrimSuffix(address, "/"))
 	if err != nil {
@@ -147,8 +148,8 @@ func fetchSchema(ctx context.Context, s *schemaCommand, address string) (program
 	return program, notes, nil
 }
 
-// generatedProgram is a test file that is added to the package. It writes the schema once the package variables are
-// initialized.
+// generatedProgram is the source of a test file that is added to the package. It writes the schema to a file after the package
+// variables have been initialized.
 const generatedProgram = `package %s
 
 import (
@@ -172,9 +173,9 @@ func init() {
 }
 `
 
-// compileSchema returns the text of qs.Schema for the package variables of a package. It compiles the package's tests
-// together with an additional file, supplied through the go command's overlay, and runs them. That file exits the
-// program before any test, or main, begins.
+// compileSchema returns the text of qs.Schema for the package variables of the package that pattern names. It compiles
+// and runs the package's tests together with generatedProgram, which it adds through the go command's overlay. The
+// generated file exits the process before any test, or TestMain, runs.
 func compileSchema(ctx context.Context, pattern string) (string, error) {
 	listed, err := runProgram(ctx, "go", "list", "-json=Dir,Name,ImportPath,GoFiles,CgoFiles", "--", pattern)
 	if err != nil {
@@ -253,7 +254,8 @@ func packageVars(file string) (names []string, err error) {
 	return names, nil
 }
 
-// runProgram runs a program and returns its standard output. An error includes its standard error output.
+// runProgram runs a program and returns its standard output. If the program fails, the error contains its standard
+// error output.
 func runProgram(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var said bytes.Buffer

@@ -158,7 +158,7 @@ func serveCount(ctx context.Context, in countInput, send func(int) error) error 
 	return nil
 }
 
-// runServe runs a target until a signal arrives or, if --child is set, until its standard input ends.
+// runServe runs a target until it is interrupted by a signal or, if --child is set, until its standard input is closed.
 func (a *app) runServe(s *serveCommand, args []string) error {
 	if s.write && s.root == "" {
 		return usageError{"--write needs --root: the folder that may be written to"}

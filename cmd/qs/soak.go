@@ -129,7 +129,7 @@ func (a *app) runSoak(s *soakCommand) error {
 	return context.Cause(ctx)
 }
 
-// countsText lists counts with their names, in descending order.
+// countsText returns a text that lists counts with their names, largest first.
 func countsText(counts map[string]int) string {
 	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))

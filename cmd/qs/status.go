@@ -25,12 +25,13 @@ type statusLine struct {
 	isPrinted time.Time
 }
 
-// newStatus returns a status line on standard error. With --json it is displayed only on a terminal.
+// newStatus returns a status line on standard error. If --json is set, the line is displayed only on a terminal.
 func (a *app) newStatus() *statusLine {
 	return &statusLine{to: a.stderr, screen: isTerminal(a.stderr), quiet: a.isJSON}
 }
 
-// update displays the progress of the command.
+// update sets the text of the status line. If standard error is not a terminal, update prints the text, but not more
+// often than every statusInterval.
 func (s *statusLine) update(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -47,7 +48,7 @@ func (s *statusLine) update(format string, args ...any) {
 	}
 }
 
-// clear removes the line from the terminal.
+// clear removes the status line from the terminal.
 func (s *statusLine) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// A textTable prints rows below column headings. On a terminal it wraps the last column and truncates rows that are
-// still too long.
+// A textTable prints rows below column headings. On a terminal it wraps text columns that are too wide, or truncates
+// their cells, and omits optional columns.
 type textTable struct {
 	rows        table.Writer
 	right       []bool // whether each column is right-aligned
@@ -42,7 +42,7 @@ func newTable(columns ...string) *textTable {
 	return t
 }
 
-// newList returns a table of labels and values without headings.
+// newList returns a table with two columns, for labels and values, and without headings.
 func newList() *textTable { return newTable("", "") }
 
 // addRow adds a row. The cells may contain untrusted text from peers, which is escaped.
@@ -153,7 +153,7 @@ func (t *textTable) columnWidths(width int, hidden []bool) []int {
 	return limits
 }
 
-// bytesText formats a number of bytes for users.
+// bytesText formats a number of bytes with a binary unit, such as "1.5 MiB".
 func bytesText(n int64) string { return humanize.IBytesN(uint64(max(n, 0)), 3) }
 
 // toMicros returns a duration in microseconds, the unit used in JSON.

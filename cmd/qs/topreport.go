@@ -12,7 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
 )
 
-// A gaugesSample holds a program's gauges at one point in time.
+// A gaugesSample holds the values of a program's gauges at one point in time.
 type gaugesSample struct {
 	at  time.Time
 	all []inspect.Activity

@@ -166,8 +166,8 @@ func (v *topView) listSections(width int) []screenSection {
 	return r.listSections(width)
 }
 
-// listSections returns the tables for a terminal of the given width. A width of 0 means that the
-// output is not a terminal.
+// listSections returns the tables for a terminal of the given width, or for other output if width
+// is 0.
 func (r *topReport) listSections(width int) []screenSection {
 	calls := newTable(">age", "state", "kind", ">moved", "method", "peer")
 	calls.optional = []string{"kind"}
@@ -250,7 +250,8 @@ func (r *topReport) print(lines func(line string), width int) {
 // no-color.org).
 func hasColors() bool { return os.Getenv("NO_COLOR") == "" }
 
-// drawCommands returns the control sequences that draw lines on a terminal in raw mode.
+// drawCommands returns the control sequences that draw lines on a terminal in raw mode, replacing
+// the previous content.
 func drawCommands(lines []string) string {
 	return "\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J"
 }

@@ -33,7 +33,7 @@ type Copier struct {
 	kept    int64 // number of verified bytes in the part of the current file
 }
 
-// Options configures a copy.
+// Options configures a Copier.
 type Options struct {
 	Upload bool   // copy from this machine to the target
 	Folder string // folder on this machine

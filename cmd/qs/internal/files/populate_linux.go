@@ -14,5 +14,5 @@ func populatePages(mapped []byte, at, n int64) {
 	_ = unix.Madvise(mapped[at/page*page:at+n], unix.MADV_POPULATE_READ)
 }
 
-// adviseSequential advises the system that a mapped file will be read sequentially.
+// adviseSequential informs the kernel that a mapped file is read sequentially.
 func adviseSequential(mapped []byte) { _ = unix.Madvise(mapped, unix.MADV_SEQUENTIAL) }

@@ -76,7 +76,7 @@ func (s stamp) isSameData(o stamp) bool { return s.Size == o.Size && s.ModTime =
 
 func (s stamp) modTime() time.Time { return time.Unix(0, s.ModTime) }
 
-// partOptions configures how a file is received.
+// partOptions configures the part to which a file is received.
 type partOptions struct {
 	SHA256 bool
 	Anew   bool  // ignore data that already exists

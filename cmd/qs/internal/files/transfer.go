@@ -44,7 +44,8 @@ type transfer struct {
 
 	closed sync.Once // ensures that part or source is closed once
 
-	// Either part or source is set. filesMu guards their contents and is held even during disk I/O.
+	// Exactly one of part and source is set. The mutex filesMu guards their contents, and is held even while the disk
+	// is accessed.
 	filesMu sync.Mutex
 	part    *part   // for an upload
 	source  *source // for a download

@@ -10,14 +10,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Noise returns n pseudorandom bytes that depend only on n.
+// Noise returns n pseudorandom bytes. The result depends only on n.
 func Noise(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{byte(n)}).Read(b)
 	return b
 }
 
-// Write creates a file with a fixed mode and time, and its parent directories.
+// Write creates a file with fixed permissions and a fixed modification time. It also creates the
+// file's parent directories.
 func Write(t *testing.T, name string, data []byte) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Dir(name), 0o777))
@@ -26,7 +27,8 @@ func Write(t *testing.T, name string, data []byte) {
 	require.NoError(t, os.Chtimes(name, then, then))
 }
 
-// RequireNames requires that a folder contain exactly the given files, and no parts or journals.
+// RequireNames fails the test unless folder contains exactly the entries want, which must be
+// sorted.
 func RequireNames(t *testing.T, folder string, want ...string) {
 	t.Helper()
 	entries, err := os.ReadDir(folder)

@@ -10,7 +10,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/cmd/qs/internal/show"
 )
 
-// Report writes r to out as text for users.
+// Report writes a human-readable report of r to out.
 func (r *Result) Report(out io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s at %s\n", show.Text(r.Method), show.Text(strings.Join(r.Nodes, ", ")))

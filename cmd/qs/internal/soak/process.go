@@ -25,7 +25,7 @@ func nodeConfig(book *ledger.Book, cfg hg.Config) qs.Config {
 	return qs.Config{ShutdownTimeout: stopTimeout, HG: cfg, Logger: slog.New(newPanicHandler(book, os.Stderr))}
 }
 
-// appendTo opens a book for appending.
+// appendTo opens the named book for appending, creating it if necessary.
 func appendTo(name string) (*os.File, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 }

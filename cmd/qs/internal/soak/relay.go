@@ -112,7 +112,7 @@ func (r *relay) forward(to, from net.Conn, direction int) {
 	r.dropConn(to)
 }
 
-// wait blocks while the direction is held back.
+// wait blocks while data in the given direction is held back and the relay is not closed.
 func (r *relay) wait(direction int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -183,7 +183,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	return r, s.audit(r)
 }
 
-// run generates the load and applies the faults.
+// run runs the load, applies the faults until the load's time has passed, and stores the measurements in r.
 func (s *soak) run(ctx context.Context, r *Report) error {
 	begun := time.Now()
 	shown := s.showStatus(begun)
