@@ -148,8 +148,8 @@ func fetchSchema(ctx context.Context, s *schemaCommand, address string) (program
 	return program, notes, nil
 }
 
-// generatedProgram is the source of a test file that is added to the package. It writes the schema to a file after the package
-// variables have been initialized.
+// generatedProgram is the source of a test file that is added to the package. It writes the schema to a file after the
+// package variables have been initialized.
 const generatedProgram = `package %s
 
 import (
