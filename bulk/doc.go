@@ -2,19 +2,21 @@
 // its memory inside an RPC. The other process pulls from that memory or pushes to it, at its own
 // pace.
 //
-// The origin of the RPC calls Create with segments of its memory and sends the Handle in the input.
-// At the target, the decoded Handle is remote. The target calls Transfer with the remote Handle, a
-// local Handle and the direction. The data is moved in chunks, of which a limited number, the
-// window, are in flight at a time. OnProgress and then done run in Trigger. Once Close of the
-// origin's Handle has completed, no peer can access the memory.
+//	origin                                            target
+//	Create(segments) ─► Handle ─ inside RPC input ─►  Handle (remote)
+//	                                                    │ Transfer(Pull or Push, offsets on both sides)
+//	                                                    ▼
+//	memory ◄═══════════ na Get / Put of chunks, a window of them in flight ═════════► local Handle
+//	   │                                                │
+//	Close: once it has completed no peer can            └─► OnProgress …, then done(op, err), in Trigger
+//	access the memory
 //
-// To block until a transfer completes, use Do or one of the following types, which work on the
+// To block until a transfer completes, use Do or one of the io adapters. The adapters work on the
 // memory of a peer or of this process:
 //
-//   - A ReaderAt pulls directly into the caller's buffer, with one transfer for each ReadAt.
-//   - A Reader reads sequentially and pulls a window of chunks ahead.
-//   - A Writer writes sequentially and pushes a window of chunks in the background. Flush and Close
-//     wait for all of them.
+//	ReaderAt   ReadAt(p, off):  one pull directly into p
+//	Reader     Read, WriteTo:   ◄── a window of chunks is pulled ahead
+//	Writer     Write, ReadFrom: a window of chunks is pushed behind ──►  Flush, Close wait for all of them
 //
 // A File is a memory-mapped file. Handles to it move the file's bytes without copying them. If the
 // file is truncated while it is mapped, transfers that touch the missing pages fail on both sides.

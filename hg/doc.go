@@ -1,10 +1,13 @@
 // Package hg makes remote procedure calls and runs their callbacks.
 //
-// Forward encodes the input and posts two operations of package na: a receive for the response, and
-// a send of the request. At the target, Progress receives the request, and Trigger runs its
-// handler. The handler calls Respond, which sends the response. Progress receives the response at
-// the origin. When every part of the call has completed, Trigger runs the callback that was passed
-// to Forward.
+//	h.Forward(in, cb)                                    Trigger ──► cb(h, err)
+//	     │ header + codec                                   ▲ hg queue
+//	     ▼                                                  │
+//	na: post receive, send unexpected ─► wire ─► target:    │ Progress, Trigger (drain the na queue)
+//	                                             request.go ─► hg queue ─► Trigger ──► handler(r) … r.Respond(out, cb)
+//	     ┌───────────────────────── wire ◄─ na: send expected ◄───────────────────────────────────┘
+//	     ▼
+//	na: receive by tag ─► result.go determines the result when every part of the call has completed
 //
 // The package guarantees the following:
 //

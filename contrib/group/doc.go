@@ -2,10 +2,10 @@
 // having failed, have failed, left, or returned. It uses hashicorp/memberlist, an implementation of
 // the SWIM protocol, and applies membership changes to the calls of a Node.
 //
-// A Group receives changes from a Source, which is memberlist unless the program provides another one. It keeps a
-// numbered View of the members, and Owners and ByKey select members of the view by key. A Group also delivers events to
-// OnEvent and Events, implements qs.Resolver, and disconnects members that have failed, so that calls to them end at
-// once.
+//	memberlist ─► Source ─► Group ─┬─► View, with an epoch ─► Owners, ByKey
+//	                               ├─► OnEvent, Events
+//	                               ├─► Watch: a qs.Resolver
+//	                               └─► na.Context.Disconnect: calls to a member that failed end at once
 //
 // A view is the state as seen by one process. The views of two processes may differ, permanently if
 // the network is partitioned. Anything on which all processes must agree, such as the placement of

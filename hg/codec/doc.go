@@ -1,16 +1,14 @@
 // Package codec converts RPC arguments to bytes and back, and treats every byte received from a
 // peer as hostile.
 //
-// Decode processes the bytes in these steps:
-//
-//   - The guard reads the type bytes once and checks that the lengths are consistent, that the nesting
-//     is not too deep, and that no bytes follow the value.
-//   - The budget limits the memory of elements that are larger in memory than on the wire. It applies
-//     only to types that have such elements.
-//   - The fit searches for values that the decoder would reject. It examines only messages that could
-//     cost much memory before they are rejected.
-//   - The decoder decodes the bytes, and does not interpret the body of an extension as a value. A
-//     panic in the decoder is returned as an error.
+//	Append(dst, v) ──► encoder ──► bytes ══ wire ══► Decode(b, v)
+//	                                                    │
+//	                                  guard   one pass over the type bytes: framing, depth, no trailing bytes
+//	                                  budget  only for types that can inflate: elements × size against len(b)
+//	                                  fit     only for messages that could cost much: finds values that the decoder will reject
+//	                                  source  passes the bytes to the decoder, but no extension body as a value
+//	                                    ▼
+//	                                  decoder ──► v, or an error; a panic in the decoder becomes an error
 //
 // Some types are encoded and decoded without the msgpack package, to the same bytes and values, if
 // the peer has the same type: bytes and strings, and structs composed of numbers, strings, []byte,

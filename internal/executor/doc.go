@@ -5,6 +5,9 @@
 // another, because that is faster than waking a goroutine for every job. When a job has waited too
 // long in the queue, the Executor allows more goroutines to run.
 //
+//	Give ── below the limit of goroutines ──► idle or new goroutine ──► run ──► next job in the queue, or idle
+//	  └──── otherwise ──► queue ◄── every checkInterval: if the oldest job has waited for an interval, raise the limit
+//
 // An [Inline] avoids even the switch to one of those goroutines: the goroutine that polls a
 // connection runs quick jobs itself, as long as they turn out to be quick.
 //

@@ -1,8 +1,7 @@
 // Package fsmcheck verifies that objects change their state only as their state machine's table
 // allows, and counts the transitions.
 //
-// Before the state of an object changes, Move is called with the lock that guards the object held.
-// Move checks that the new state may follow the old one and counts the transition.
+//	lock ─► … an event … ─► Move: may this state follow that one? count the step, write the state ─► unlock
 //
 // The state of an object is a single field, written by a single function. The transitions checked
 // and counted are therefore the ones that the code makes.

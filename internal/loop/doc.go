@@ -1,11 +1,11 @@
 // Package loop implements the event loop of waiting goroutines. It decides which goroutine leads,
 // that is, moves bytes and runs callbacks, while the others sleep.
 //
-// A waiting goroutine first checks whether its wait is complete. If not, and if the lead is free or
-// lent, it takes the lead and makes a pass: it sends the output of the previous batch, polls, runs
-// callbacks while the lead is lent, and wakes the goroutines whose waits are complete. Otherwise it
-// is parked until its wait is complete or it gets the lead. A leader whose wait is complete passes
-// the lead to a parked goroutine.
+//	wait ─ done? ──────────────────────────────────────────────────► endWait: the lead is passed to a parked goroutine
+//	  │  ▲
+//	  │  └──────────────────────────────────────────────────────────────────────────────┐
+//	  ├─ the lead is free, or lent ─► pass: send the batch ─► Poll ─► Run (lent) ─► wake ┤
+//	  └─ another goroutine leads ───► parked, until it is done or gets the lead ─────────┘
 //
 // The lead is a single atomic word. It is free, holds the ID of a waiter, or is external after
 // TryLead. It is lent while its waiter is in Run, where code of the program may block or may wait

@@ -1,8 +1,9 @@
 // Package memfault copies and reads memory that may have no pages behind it.
 //
-// If a file is truncated after it was mapped, accesses beyond its new end fail. A system call
-// returns EFAULT, and Go code receives a SIGBUS, which kills the process. The functions of this
-// package return false instead.
+//	a file is mapped ─► the file is truncated ─► accesses beyond its new end fail:
+//	                                               in a system call          EFAULT
+//	                                               in Go code                SIGBUS, which kills the process
+//	                                               in this package           the function returns false
 //
 // User memory that peers may access, or that a transfer uses, is copied with Copy. Code that
 // computes over a mapped file runs inside Read. Either costs a few nanoseconds. Faults in other

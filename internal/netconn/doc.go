@@ -3,11 +3,10 @@
 // it. Package tcp uses it where sockets are not read by the leader of Progress; tcp's other carrier
 // gets its connections from this package's Server.
 //
-// A Server accepts connections. A connection is half-open while its handshake is performed and its
-// HELLO is read, and is then passed to the Adopter of the context that the HELLO names. A Carrier
-// also dials connections. A connection's reader passes received bytes to a framing.In, which calls
-// the session's Deliver, Place and Placed. Its writer copies the frames that a framing.Out pulls
-// from the session and writes the copy.
+//	Server:   Accept ─► half-open: Begin (TLS), HELLO ─► Adopter.Adopt, of the context that the HELLO names
+//	Carrier:  Dial ─► conn
+//	          conn.readLoop:   net.Conn.Read ─► framing.In ─► Session.Deliver, Place, Placed
+//	          conn.writeLoop:  Session.Pull ─► framing.Out ─► copy ─► net.Conn.Write
 //
 // Invariants: a blocked read or write never uses memory of an operation, so that a cancel can
 // release it immediately. No lock is held during a read or write. Half-open connections, those

@@ -1,7 +1,9 @@
 // Package pool allocates memory that peers on this machine can map, so that they can read it
 // without an intermediate copy and without the help of this process.
 //
-// A chunk is a sealed memfd. It begins with a table of claims, followed by the pages for blocks.
+//	chunk, a sealed memfd   table: claim claim … │ pages: block, free, block …
+//	                               │               ▲
+//	                               └── check, ─────┘ offset, length
 //
 // Only this process can write to a chunk. A block is an allocation within a chunk. A claim allows
 // peers that know its check, a random number, to read part of a block. A reader loads the claim

@@ -2,10 +2,11 @@
 // that walks a reflect.Type. The codec, the handling of lent fields, the qs command, and the
 // comparison of two versions of a program all use its result.
 //
-// Of returns the Type of a reflect.Type. Type.String formats it as text such as "{Name string, Size
-// int64}", and Parse parses that text. The codec uses a Type to limit and check values, package qs
-// to find Sources and Sinks, the qs command to convert values from and to JSON, and Compare to find
-// changes that break old peers.
+//	reflect.Type ── Of ──► Type ── String ──► "{Name string, Size int64}" ── Parse ──► Type
+//	                        │                                                           │
+//	                        ├─► hg/codec: budget, fit, depth, types that are not sent   ├─► cmd/qs: types for JSON
+//	                        ├─► qs: Sources and Sinks                                   │
+//	                        └──────────────► Compare: breaks that old peers see ◄────────┘
 //
 // The fields of a struct have the names that msgpack gives them, and are in the order in which they
 // are encoded. A type that encodes itself is a leaf.

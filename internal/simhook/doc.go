@@ -3,6 +3,7 @@
 // checks whether a plugin, its names and its carriers implement these interfaces. Plugins for real
 // networks implement none of them.
 //
-// A carrier.Plugin may implement Clock, its carrier.Names may implement Scheduler and Faults, and
-// its carrier.Carriers may implement Driver and Faults.
+//	carrier.Plugin  ─► Clock
+//	carrier.Names   ─► Scheduler, Faults
+//	carrier.Carrier ─► Driver, Faults
 package simhook

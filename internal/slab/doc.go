@@ -1,5 +1,6 @@
-// Package slab implements a pool of buffers for large bodies. Get returns a buffer of a size class,
-// with undefined contents, and Put returns the buffer to the pool.
+// Package slab implements a pool of buffers for large bodies:
+//
+//	Get ─► a buffer of a size class, with undefined contents ─► Put
 //
 // A body that will be overwritten does not need cleared memory. Memory from the runtime is cleared
 // and has no pages yet, which costs more than the copies of a 300 KiB body; a recently used buffer

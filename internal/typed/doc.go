@@ -2,8 +2,8 @@
 // have. It parses the shape that a program reports for a method, inspect.RPC.Shape, into a
 // reflect.Type, which the codec then encodes and decodes as the program does.
 //
-// FromJSON converts JSON to a value of a parsed type, which the codec encodes as a request. The
-// codec decodes a response to a value of a parsed type, which ToJSON converts to JSON.
+//	"{Name string, Size int64}" ── Parse ──► Type ── FromJSON ──► value ── codec ──► request
+//	                                            └─── value ◄── codec ── answer;  value ── ToJSON ──► text
 //
 // FromJSON accepts everything that ToJSON writes and yields the same value. Some values have no
 // direct JSON form. Bytes are base64. Times, big integers and types that encode themselves as text

@@ -1,9 +1,9 @@
 // Package gateway forwards calls between programs that use this module, on any transport, and programs that use C
 // Mercury over ofi+tcp.
 //
-// A program of this module calls a C service with Call. A C client calls a service of this module at the address of the
-// gateway, which forwards each RPC registered with Gateway.Forward to the method of the given name. The service reads
-// and writes memory lent by the C client with Get and Put.
+//	hg program ── Call ──► Gateway ── mercury.Node.Call ──► C service
+//	hg service ◄── name ── Gateway ◄── request ──────────── C client
+//	           ── Get, Put ──►     ── reads, writes ──────►
 //
 // Arguments are encoded by package proc. Services of package qs that are also called by C clients use Proc as their
 // codec. Memory lent by a caller is copied to the gateway, lent from there to the C service, and copied back. Memory

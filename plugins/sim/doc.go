@@ -1,11 +1,13 @@
 // Package sim implements a deterministic network within a single process, with virtual time and
 // seeded faults. It is for testing this module and services built on it.
 //
-// A program consists of coroutines or goroutines on named nodes, each of which may open classes. A
-// connection between two contexts consists of two pipes, one in each direction, which carry
-// segments and have a window and a bandwidth. The world executes events in order of their virtual
-// times, and events with equal times in the order in which they were scheduled. It draws faults
-// from the seed and records every event in a trace, of which it keeps a hash.
+//	 node "a": coroutines                                                     node "b": coroutines
+//	    f() ─ Progress ┐ yields                                        yields ┌ Progress ─ g()
+//	         class a   │                                                      │   class b
+//	────────────┼──────┼──────────────────────────────────────────────────────┼──────┼────────────
+//	 port ─ Pull ──────┼► pipe: segments, window, bandwidth, clog ════════════┼► Deliver ────── port
+//	                   │                        ▲                             │
+//	                World: events by (virtual time, scheduling order) ── faults drawn from the seed ── trace hash
 //
 // There are two ways to run a world.
 //

@@ -10,9 +10,9 @@
 // bulk data is read directly into registered memory, and connections need no goroutines. On other systems, and with
 // Options.Portable, each connection has two goroutines that use net.Conn, at the cost of an additional copy.
 //
-// Bytes are read with readv into the buffers of a framing.In, which passes the frames to the session. Frames to be sent
-// are taken from the session by a framing.Out and written with writev. Any goroutine may write to a connection, but only
-// one at a time, and it never blocks.
+//	     epoll                      stream                  session
+//	socket ─ Ready ─► readv ─► In.Got, Parse ─► Session.Deliver, Place
+//	socket ◄─ writev ◄──── Out.Fill, Gather ◄── Session.Pull          one writer at a time, any goroutine, never blocks
 //
 // The canonical name of a class is IP:port. Lookup resolves host names, preferring IPv4. A class that does not listen
 // has a private name, and peers reach it through the session that it has opened.

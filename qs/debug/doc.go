@@ -2,9 +2,9 @@
 // words, the calls, requests, transfers and streams in flight with their age and state, methods
 // with rates and percentiles, errors, and peers.
 //
-// A page shows the classes that are added to it with Show. It counts the events passed to
-// hg.Config.Observe. Page.Snapshot reads both. ServeHTTP serves the Snapshot as HTML, text or JSON,
-// and Publish as an expvar.
+//	class ── Show ─────────────► sources ──┐
+//	hg.Config.Observe ─ event ─► collector ┴─ read ─► Snapshot ─► ServeHTTP: HTML, text, JSON
+//	                                                     └──────► Publish: expvar
 //
 // The page is built on demand from the state of package hg, which it does not modify. Only Observe
 // adds to the cost of calls. The package starts no goroutines and no server, and the page loads no

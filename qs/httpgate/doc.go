@@ -1,10 +1,10 @@
 // Package httpgate serves methods of package qs as JSON over HTTP, for browsers, curl, and programs
 // in other languages.
 //
-// A POST request to /greet with the body "Ada" calls the method greet. The response has status 200
-// and the body "Hello, Ada", or reports an error with its code and the fate of the request. A GET
-// request to /ticks?input=3 calls a stream, whose items are sent as server-sent events. All calls go
-// to one Peer, which may be the gate's own node or another one.
+//	POST /greet  "Ada"                 ──► JSON ──► qs.Method.Call ──► the node of a Peer (the gate's own or another)
+//	200  "Hello, Ada"                  ◄── JSON ◄── output, or an error with its code and fate
+//	GET  /ticks?input=3, event stream  ──► JSON ──► qs.Stream.Call
+//	data: 1 … data: 2 … event: end     ◄── JSON ◄── items
 //
 // No generated code is needed. JSON is converted according to the types of the methods, as in the
 // command "qs call". The package does not authenticate HTTP clients. To the target's Authorize

@@ -2,9 +2,8 @@
 // and a client for the duration of a test. Wait waits for a channel and also works in the
 // simulator.
 //
-// Serve registers the handlers on the server node and returns a Peer of the client node. The nodes
-// are connected by tcp over loopback. At the end of the test, the client is closed first and then
-// the server.
+//	test ── Serve(t, register) ──► client node ══ tcp, loopback ══► server node ── register's handlers
+//	     ◄── Peer                   at the end of the test, the client is closed, then the server
 //
 // For example, to test a call:
 //

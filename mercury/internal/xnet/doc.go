@@ -1,6 +1,7 @@
 // Package xnet encodes and parses the protocol of libfabric's tcp provider, which consists of set-up messages and
-// message headers. A connection begins with one Setup in each direction. After that, each side sends Headers, each of
-// which is followed by its payload.
+// message headers.
+//
+//	connection   Setup ◄─► Setup, then Headers with payloads in both directions
 //
 // The package performs no I/O and allocates no memory. For arbitrary input, the Parse functions return an error or a
 // value whose lengths are within the limits of this package. The caller must limit the payload.

@@ -2,10 +2,8 @@
 // several nodes that run under random faults, and a ledger that determines afterward whether every
 // promise was kept.
 //
-// The seed determines the options of a run: the faults, the nodes, and the actions of the programs.
-// A run has three phases. First the programs run under faults, and safety is checked. Then the
-// faults stop, and liveness is checked: everything must complete within 30 s, and each node must
-// reach the others. Finally the ledger is audited.
+//	seed ─► options: faults, nodes, acts ─► safety: world and programs run ─► calm ─► liveness: everything ends within 30 s,
+//	                                                                   each node reaches the others ─► audit of the ledger
 //
 // There are three kinds of programs. Scenarios use everything that the stack offers. Races do a
 // single thing: they withdraw requests while the handlers of those requests begin. StreamWorlds
@@ -15,7 +13,7 @@
 // orders of events of one call and one other action, the tests of posts make every post of a call
 // fail in turn, and a seed that has failed becomes a test case of its own after shrinking.
 //
-// A scenario starts calls, responses, transfers, lookups and withdrawals, and it cancels, abandons,
+// A scenario begins calls, responses, transfers, lookups and withdraws, and it cancels, abandons,
 // closes and responds to existing operations. It does so between two events chosen by hooks of the
 // world, exactly when a deadline expires, and inside callbacks and handlers. It revokes memory
 // while that memory is being transferred, crashes nodes, and closes classes, which then start again

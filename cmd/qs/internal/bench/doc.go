@@ -1,5 +1,5 @@
-// Package bench implements the measurements of "qs perf" and the target that they use.
+// Package bench implements the measurements of "qs perf" and the target that they run against.
 //
-// A Perf opens an origin and measures calls and transfers. Register makes a class a target for
-// these measurements. Idle measures the cost of many peers that call once and then remain idle.
+//	Perf: Open ─► All, Ladder, Mixed, Floor ═ calls, transfers ═► Register: echo, take, move
+//	Idle: many peers that call once and then stay silent
 package bench

@@ -1,3 +1,4 @@
-// Package self runs this program in another process, as a target or a swarm for measurements. The
-// process prints a line when it is ready, and exits when its standard input is closed.
+// Package self runs this program in another process, as a target or a swarm for measurements.
+//
+//	Start ─► process ─ a line: word, address ─► Child      Stop: closes its standard input, and the process exits
 package self

@@ -1,11 +1,12 @@
 // Package soak implements the processes and the faults of "qs soak". The calls and the audit are in
 // package ledger.
 //
-// Run starts several targets and origins, each in its own process, except the first origin, which
-// runs in this process. The origins call the targets, through relays if the transport is tcp.
-// Meanwhile Run applies faults. It kills, stops and restarts targets and origins, except the first
-// of each, and it resets and stalls the connections of relays.
+//	Run: origin 0, here ─┐                       ┌─► Target, a process each ─► book
+//	     Origin, a       ├─ relay (tcp), calls ──┤
+//	     process each ───┘ ─► book               └─► …
+//	        ▲ kill, stop, end                        ▲ kill, stop, end, reset, stall
+//	        └────────────────── chaos ───────────────┘
 //
-// Each target and origin records its calls in a log file, called a book, which survives if the
-// process is killed. After all processes have exited, the audit checks the books.
+// Books are logs in files, so they survive a kill. The audit reads them after all processes have
+// exited.
 package soak
