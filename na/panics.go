@@ -6,15 +6,15 @@ import (
 	"runtime/debug"
 )
 
-// A libraryPanic is the error for a panic of this library, recovered while it was handling data
-// from a peer.
+// A libraryPanic is an error that wraps a panic in this library, recovered while handling data from
+// a peer.
 type libraryPanic struct {
 	value any
 	stack []byte
 }
 
-// caughtPanic returns the error for a recovered panic. v is the result of recover. It must be
-// called from the deferred function so that the recorded stack is that of the panic.
+// caughtPanic returns an error that holds v, the result of recover, and the current stack. It must
+// be called from the function that recovered, so that the stack includes the panic.
 func caughtPanic(v any) *libraryPanic { return &libraryPanic{value: v, stack: debug.Stack()} }
 
 // Error implements error.
@@ -22,11 +22,11 @@ func (p *libraryPanic) Error() string {
 	return fmt.Sprintf("internal panic while handling data from a peer, please report it: %v", p.value)
 }
 
-// Unwrap returns ErrIO, the code of the error.
+// Unwrap returns ErrIO, so that CodeOf reports a panic as ErrIO.
 func (p *libraryPanic) Unwrap() error { return ErrIO }
 
-// reportPanic counts and logs a recovered panic. It calls the user's logger on a new goroutine,
-// because the caller may hold locks.
+// reportPanic counts and logs p. It calls the user's logger in a new goroutine, because the caller
+// may hold locks.
 func (c *Context) reportPanic(p *libraryPanic) {
 	c.panics.Add(1)
 	log, id, broken := c.class.cfg.logger(), c.id, c.isBroken()
@@ -36,8 +36,8 @@ func (c *Context) reportPanic(p *libraryPanic) {
 	})
 }
 
-// breakBy records err as the reason why the endpoint is broken. Progress returns err once nothing
-// else is ready.
+// breakBy marks c as broken because of err and wakes the goroutine that polls it. Only the first
+// call has an effect. Progress returns err once nothing else is ready.
 func (c *Context) breakBy(err error) {
 	if c.broken.CompareAndSwap(nil, &err) {
 		c.wakeLeader()
@@ -47,7 +47,8 @@ func (c *Context) breakBy(err error) {
 // isBroken reports whether breakBy has been called.
 func (c *Context) isBroken() bool { return c.broken.Load() != nil }
 
-// brokenBy returns the error that broke c, or nil if c is not broken or is being closed anyway.
+// brokenBy returns the error that broke c. It returns nil if c is not broken, or if c is being
+// closed, because then its operations fail in any case.
 func (c *Context) brokenBy() error {
 	if err := c.broken.Load(); err != nil && c.state.Load() <= ctxDraining {
 		return *err
@@ -55,8 +56,8 @@ func (c *Context) brokenBy() error {
 	return nil
 }
 
-// onPanic handles panic value v of a method of at, which was called without locks held. It closes
-// only at's connection.
+// onPanic handles a panic with value v in a method of at that was called with no lock held. If at
+// implements carrier.Cutter, onPanic closes at's connection. Other connections are not affected.
 func (c *Context) onPanic(v, at any) {
 	p := caughtPanic(v)
 	if cut, ok := at.(carrier.Cutter); ok {

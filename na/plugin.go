@@ -47,7 +47,7 @@ type Stats struct {
 	// PeersRetired counts the sessions retired because a certificate expired. Later operations use
 	// another session.
 	PeersRetired int64
-	Stalls       int64 // number of sends that had to wait for an envelope or failed for lack of one
+	Stalls       int64 // number of sends for which no envelope was available, whether they waited or failed
 	Reserved     int64 // bytes of envelopes and room currently guaranteed to peers
 	// HandshakesFailed counts failed TLS handshakes of peers that dialed the class. With tcp, only
 	// the first context counts them.
@@ -56,7 +56,7 @@ type Stats struct {
 	HighWater int
 }
 
-// findPlugin returns the plugin for scheme, looking in given first and then among registered
+// findPlugin returns the plugin for scheme. It searches given first and then the registered
 // plugins.
 func findPlugin(scheme string, given []Plugin) (Plugin, error) {
 	for _, p := range given {
@@ -88,7 +88,7 @@ func brokenContract(scheme, what string) error {
 	return WithText(ErrInvalid, fmt.Sprintf("na: plugin %s://: %s (plugin bug)", scheme, what))
 }
 
-// checkNetwork returns an error if n lacks a required field.
+// checkNetwork returns an error if a required field of n is not set.
 func checkNetwork(scheme string, n *carrier.Network) error {
 	switch {
 	case n.Names == nil:

@@ -17,33 +17,33 @@ type poller struct {
 	epfd, evfd int
 	woken      atomic.Bool // the eventfd has been written and not yet read
 	events     [eventsAtOnce]unix.EpollEvent
-	hot        carrier.PollID // most recently readable carrier.Peeker; used only by the leader
+	hot        carrier.PollID // descriptor of the most recently readable carrier.Peeker; used only by the leader
 	alone      bool           // no descriptor other than hot was ready in the last wait
 	round      round
 
 	inletSet
 
-	// slots is read without a lock for each ready descriptor. To grow it, add replaces it under mu
-	// with a longer slice that shares the existing slots.
+	// slots is read without holding mu for each ready descriptor. When it is full, add replaces it,
+	// while holding mu, with a longer slice that shares the existing slots.
 	slots atomic.Pointer[[]*pollSlot]
 
 	mu     sync.Mutex       // guards the fields below and replacement of slots
-	free   []carrier.PollID // slots without an owner, with their next generation
+	free   []carrier.PollID // IDs for unowned slots, with the generation of the next owner
 	closed bool
 }
 
 // A pollSlot holds the owner of one descriptor, or nil if it has none.
 type pollSlot struct{ owner atomic.Pointer[pollOwner] }
 
-// A pollOwner is the Pollable of a descriptor. It is immutable. Its generation distinguishes it
-// from earlier owners of the slot, so that late events for those are ignored.
+// A pollOwner holds the Pollable of a descriptor. It is immutable. Its generation distinguishes it
+// from earlier owners of the same slot, whose late events must be ignored.
 type pollOwner struct {
 	to  carrier.Pollable
 	gen int32
 }
 
-// eventsAtOnce limits the number of ready descriptors that one wait returns. The next wait starts
-// with the remaining ones.
+// eventsAtOnce is the maximum number of ready descriptors that one wait returns. The next wait
+// returns the others.
 const eventsAtOnce = 64
 
 // pollerSupported reports whether this system supports adding descriptors.
@@ -71,10 +71,10 @@ func newPoller() (*poller, error) {
 // A wakeFD adapts the poller's eventfd to carrier.Pollable.
 type wakeFD poller
 
-// Ready reads the eventfd and then clears woken. In the opposite order, a wake in between would set
-// woken, and its write would be consumed by the read. Later wakes would then write nothing, and the
-// leader would sleep. In this order a wake in between writes nothing, which is harmless because the
-// leader checks for work once more before it sleeps.
+// Ready reads the eventfd and then clears woken. The order matters. If woken were cleared first, a
+// concurrent wake could set it again and have its write consumed by the read. Later wakes would
+// then write nothing, and the leader would not be woken. In this order, a concurrent wake writes
+// nothing, which is harmless because the leader checks for work once more before it sleeps.
 func (w *wakeFD) Ready(_, _ bool) {
 	var b [8]byte
 	_, _ = unix.Read(w.evfd, b[:])
@@ -121,7 +121,7 @@ func (p *poller) add(fd int, events uint32, to carrier.Pollable) (carrier.PollID
 	return id, nil
 }
 
-// Watch sets which events of fd are reported.
+// Watch sets whether Ready is called when fd becomes readable and when it becomes writable.
 func (p *poller) Watch(fd int, id carrier.PollID, readable, writable bool) error {
 	var events uint32
 	if readable {
@@ -149,11 +149,13 @@ func (p *poller) Remove(fd int, id carrier.PollID) {
 	p.free = append(p.free, id)
 }
 
-// waitRounds returns a number of waits that suffices to find every descriptor that is ready now.
+// waitRounds returns a number of calls to wait that is sufficient to handle every descriptor that
+// is ready now.
 func (p *poller) waitRounds() int { return len(*p.slots.Load())/eventsAtOnce + 1 }
 
-// wait blocks until a descriptor is ready or d has elapsed, and calls the owners of ready
-// descriptors. If d is negative it blocks without limit.
+// wait blocks until a descriptor is ready or d has elapsed, and then calls Ready of each ready
+// descriptor's owner. It returns the number of ready descriptors. If d is negative, wait has no
+// time limit.
 func (p *poller) wait(d time.Duration) int {
 	n := p.sleep(d)
 	p.dispatch(n)
@@ -183,7 +185,8 @@ func (p *poller) dispatch(n int) {
 	}
 }
 
-// callOwners calls owners until all have been called or one has panicked.
+// callOwners calls the owners that r lists as not yet called. It returns early if one of them
+// panics, after closing that owner's connection.
 func (p *poller) callOwners(r *round) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -224,7 +227,7 @@ func notifyReady(to carrier.Pollable, events uint32) {
 	to.Ready(failed || events&(unix.EPOLLIN|unix.EPOLLRDHUP) != 0, failed || events&unix.EPOLLOUT != 0)
 }
 
-// owner returns the Pollable of a descriptor, or nil if the descriptor has been removed.
+// owner returns the Pollable registered as id, or nil if it has been removed.
 func (p *poller) owner(id carrier.PollID) carrier.Pollable {
 	owner := (*p.slots.Load())[id.Slot].owner.Load()
 	if owner == nil || owner.gen != id.Generation {
@@ -233,8 +236,9 @@ func (p *poller) owner(id carrier.PollID) carrier.Pollable {
 	return owner.to
 }
 
-// peek polls the Peeker whose descriptor was the only ready one in the last wait, without calling
-// epoll. asked reports whether there is such a Peeker.
+// peek calls Peek of the owner whose descriptor was the only ready one in the last wait. It does
+// not call epoll. came is the result of Peek. asked reports whether there was such an owner and it
+// is a Peeker.
 func (p *poller) peek() (came, asked bool) {
 	if !p.alone {
 		return false, false
@@ -252,8 +256,8 @@ func (p *poller) peek() (came, asked bool) {
 }
 
 // sleep blocks until a descriptor is ready or d has elapsed, and returns the number of ready
-// descriptors. If d is negative it blocks without limit. If d is 0 it polls without involving the
-// Go scheduler. Otherwise it sleeps with nanosecond resolution.
+// descriptors. If d is negative, sleep has no time limit. If d is 0, sleep does not block or call
+// the Go scheduler. Otherwise d has nanosecond resolution if the kernel supports epoll_pwait2.
 func (p *poller) sleep(d time.Duration) int {
 	events := unsafe.Pointer(&p.events[0])
 	var n uintptr
@@ -286,7 +290,7 @@ func (p *poller) sleep(d time.Duration) int {
 	return int(n)
 }
 
-// noPwait2 is set if the system does not support epoll_pwait2(2).
+// noPwait2 is set once epoll_pwait2(2) has turned out to be unavailable.
 var noPwait2 atomic.Bool
 
 // A kernelTimespec is the timespec of epoll_pwait2(2). Its fields have 64 bits even where those of

@@ -10,8 +10,8 @@ import (
 // pollerSupported reports whether this system supports adding descriptors.
 const pollerSupported = false
 
-// A poller on this system only sleeps and is woken. Plugins read each connection in its own
-// goroutine.
+// A poller blocks its context's leader until wake is called. It has no descriptors: on this system,
+// plugins read each connection in a separate goroutine.
 type poller struct {
 	inletSet
 	ch chan struct{}
@@ -21,7 +21,8 @@ func newPoller() (*poller, error) { return &poller{ch: make(chan struct{}, 1)}, 
 
 func (p *poller) wait(d time.Duration) int { return p.sleep(d) }
 
-// eventsAtOnce is larger than any result of wait.
+// eventsAtOnce exceeds every result of wait, so that callers never assume that more descriptors are
+// ready.
 const eventsAtOnce = 2
 
 func (p *poller) waitRounds() int { return 1 }
@@ -32,8 +33,8 @@ func (p *poller) peek() (came, asked bool) { return false, false }
 // dispatch does nothing because there are no descriptors.
 func (p *poller) dispatch(int) {}
 
-// sleep blocks until wake is called or d has elapsed, and returns 1 if it was woken. If d is
-// negative it blocks without limit.
+// sleep blocks until wake is called or d has elapsed. It returns 1 if wake was called and 0
+// otherwise. If d is negative, sleep has no time limit.
 func (p *poller) sleep(d time.Duration) int {
 	switch {
 	case d < 0:
@@ -66,22 +67,22 @@ func (p *poller) wake() {
 
 func (p *poller) close() {}
 
-// Add is not supported. Carriers get no poller on this system.
+// Add returns ErrUnsupported. On this system, carriers have no poller and do not call it.
 func (p *poller) Add(int, carrier.Pollable) (carrier.PollID, error) {
 	return carrier.PollID{}, ErrUnsupported
 }
 
-// AddEdge is not supported.
+// AddEdge returns ErrUnsupported.
 func (p *poller) AddEdge(int, carrier.Pollable) (carrier.PollID, error) {
 	return carrier.PollID{}, ErrUnsupported
 }
 
-// AddShared is not supported.
+// AddShared returns ErrUnsupported.
 func (p *poller) AddShared(int, carrier.Pollable) (carrier.PollID, error) {
 	return carrier.PollID{}, ErrUnsupported
 }
 
-// Watch is not supported.
+// Watch returns ErrUnsupported.
 func (p *poller) Watch(int, carrier.PollID, bool, bool) error { return ErrUnsupported }
 
 // Remove does nothing.

@@ -3,16 +3,16 @@ package na
 import "sync/atomic"
 
 // A Task is a function for Trigger to run: the completion of an operation, a received message, or a
-// function queued by a higher layer. It is embedded as a field in the object it belongs to. It may
-// be queued repeatedly, but at most once at a time.
+// function queued by a higher layer. A Task is a field of the object that its function handles, so
+// that queueing it allocates nothing. A Task may be queued again once it has begun to run.
 type Task struct {
 	next *Task
 	run  func(data any) (ran int)
 	data any
 }
 
-// Init sets the function of t and its argument. run returns the number of user callbacks it has
-// run.
+// Init sets the function that t runs and its argument. run must return the number of user callbacks
+// that it called.
 func (t *Task) Init(run func(data any) (ran int), data any) { t.run, t.data = run, data }
 
 // A queue is a completion queue, a lock-free FIFO of tasks. It is safe for concurrent use.
@@ -23,7 +23,7 @@ type queue struct {
 	// number of tasks that have not begun to run, including any being pushed
 	n    atomic.Int64
 	in   atomic.Pointer[Task] // list of tasks, newest first
-	rest atomic.Pointer[Task] // list of tasks, oldest first; all are older than those in in
+	rest atomic.Pointer[Task] // list of tasks, oldest first, all older than those of in
 }
 
 func (q *queue) len() int { return int(q.n.Load()) }
@@ -38,8 +38,8 @@ func (q *queue) push(t *Task) {
 	}
 }
 
-// take removes and returns a list of the oldest tasks, oldest first, or nil if q is empty. The
-// caller must run them or put them back.
+// take removes a list of the oldest tasks and returns it, oldest first. It returns nil if q is
+// empty. The caller must run each task or return it with putBack.
 func (q *queue) take() (first *Task) {
 	if q.rest.Load() != nil {
 		if first = q.rest.Swap(nil); first != nil {
@@ -49,7 +49,7 @@ func (q *queue) take() (first *Task) {
 	return q.takeIn()
 }
 
-// takeIn removes and returns all tasks in in, oldest first.
+// takeIn removes all tasks from q.in and returns them, oldest first.
 func (q *queue) takeIn() (first *Task) {
 	if q.in.Load() == nil {
 		return nil
@@ -62,7 +62,8 @@ func (q *queue) takeIn() (first *Task) {
 	return first
 }
 
-// gather moves all tasks to rest, ahead of tasks pushed later, and reports whether there are any.
+// gather moves all tasks to q.rest, ahead of tasks pushed later, and reports whether q.rest is
+// non-empty.
 func (q *queue) gather() bool {
 	if first := q.takeIn(); first != nil {
 		q.putBack(first)
@@ -70,10 +71,10 @@ func (q *queue) gather() bool {
 	return q.rest.Load() != nil
 }
 
-// putBack returns tasks that were taken to the front of the queue.
+// putBack inserts the list first, which take or takeIn returned, at the front of the queue.
 func (q *queue) putBack(first *Task) {
 	for !q.rest.CompareAndSwap(nil, first) {
-		// Another goroutine has also put tasks back. It is unknown which are older.
+		// Another goroutine has also put tasks back. It is not known which of the two lists is older.
 		if older := q.rest.Swap(nil); older != nil {
 			last := older
 			for last.next != nil {

@@ -15,12 +15,12 @@ import (
 // must lock again with a deferred Lock, so that the deferred UnlockInput can rely on the lock being
 // held.
 
-// UnlockInput unlocks e like Unlock, for code that handles bytes from a peer. It recovers a panic,
-// which breaks e, and must therefore be deferred directly.
+// UnlockInput is like Unlock, for code that handles bytes from a peer. If that code has panicked,
+// UnlockInput recovers and shuts down e. It must be called directly by a defer statement.
 func (e *endpoint) UnlockInput() { e.UnlockAfter(recover()) }
 
-// UnlockAfter is like UnlockInput, for a deferred function that first has to determine which
-// endpoint is locked. v is the result of recover.
+// UnlockAfter is like UnlockInput, for deferred functions that must first determine which endpoint
+// is locked. v is the result of recover in that function.
 func (e *endpoint) UnlockAfter(v any) {
 	flush := false
 	if v == nil {
@@ -36,14 +36,16 @@ func (e *endpoint) UnlockAfter(v any) {
 	e.nctx.reportPanic(p)
 }
 
-// trySend calls sendDueLocked and returns the value of any recovered panic.
+// trySend calls sendDueLocked and returns its result. If sendDueLocked panics, trySend recovers and
+// returns the panic value as v.
 func (e *endpoint) trySend() (flush bool, v any) {
 	defer func() { v = recover() }()
 	return e.sendDueLocked(), nil
 }
 
-// Rescue recovers a panic in code that handles bytes from a peer without holding a lock. It must be
-// deferred directly. cut must close the connection.
+// Rescue recovers from a panic in code that handles bytes from a peer without holding a lock, calls
+// cut, and reports the panic. It must be called directly by a defer statement. cut must close the
+// peer's connection.
 func (e *endpoint) Rescue(cut func(err error)) {
 	if v := recover(); v != nil {
 		p := caughtPanic(v)
@@ -63,9 +65,10 @@ func (d *domain) Rescue(cut func(err error)) {
 	}
 }
 
-// breakDownLocked shuts down e after a panic. All current and future operations fail with the
-// error, all sessions are closed, and no more peers are admitted. Because the state of e may be
-// inconsistent, any step may panic again, and no step relies on the preceding ones.
+// breakDownLocked shuts down e after the panic p. All current and later operations fail with an
+// error that wraps p, all sessions are closed, and no more peers are admitted. Because the state of
+// e may be inconsistent, any step may panic again. Such panics are ignored, and the following steps
+// are still taken.
 func (e *endpoint) breakDownLocked(p *libraryPanic) {
 	if e.broken != nil {
 		return
@@ -81,7 +84,7 @@ func (e *endpoint) breakDownLocked(p *libraryPanic) {
 			l.close(err, ErrPeerLost, "the peer's context was terminated by an internal panic", false)
 		})
 	}
-	// These are operations without a session and those that closing the sessions did not complete.
+	// The remaining operations have no session, or were not completed when their session was closed.
 	for _, o := range slices.Clone(e.ops) {
 		tryCall(func() { e.dropOpLocked(o, err) })
 	}
@@ -104,7 +107,8 @@ func tryCall(f func()) {
 	f()
 }
 
-// dropOpLocked completes an operation without removing it from tables, which may be inconsistent.
+// dropOpLocked completes o with err. It does not remove o from the endpoint's tables, which may be
+// inconsistent.
 func (e *endpoint) dropOpLocked(o *Op, err error) {
 	stop := o.lookupStop()
 	if x := o.x; x != nil {
@@ -121,7 +125,8 @@ func (e *endpoint) dropOpLocked(o *Op, err error) {
 	}
 }
 
-// closedErrLocked returns the error for operations that start after e has been shut down.
+// closedErrLocked returns the error with which operations fail that start after e has been shut
+// down: the error of the panic that broke e, or ErrClosed.
 func (e *endpoint) closedErrLocked() error {
 	if e.broken != nil {
 		return e.broken

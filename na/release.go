@@ -8,20 +8,22 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// laterFeatures holds feature bits in addition to those that buildGreeting sets.
+// laterFeatures is the set of feature bits that this release announces in a HELLO in addition to
+// those that every release announces. It is empty.
 const laterFeatures = 0
 
-// beginLater sends the frames that only a later release sends at the start of a session. This
-// release has none.
+// beginLater does nothing. In a build with the quicksilver_next tag, it sends the frames that a
+// later release adds at the start of a session.
 func (l *session) beginLater() {}
 
-// creditOp returns the operation field of a CREDIT frame.
+// creditOp returns the value of the operation field in CREDIT frames, which this release does not
+// use.
 func (l *session) creditOp() uint64 { return 0 }
 
-// checkCredit returns an error if a received CREDIT frame is invalid.
+// checkCredit accepts every CREDIT frame. Later releases validate additional fields.
 func (l *session) checkCredit(*frame.Header) error { return nil }
 
-// deliverLater handles a frame of a kind unknown to Deliver.
+// deliverLater returns an ErrProtocol error for h, whose kind this release does not support.
 func (l *session) deliverLater(h *frame.Header) error {
 	return WithText(ErrProtocol, fmt.Sprintf("unexpected %v frame", h.Kind))
 }

@@ -10,8 +10,8 @@ import (
 
 const laterFeatures = frame.FeatureNext
 
-// beginLater sends one frame of each new kind, and one with the new flag, if the peer supports
-// them.
+// beginLater sends one frame of each kind that a later release adds, and one CREDIT frame with
+// FlagNext, if the peer supports them.
 func (l *session) beginLater() {
 	if l.peer.features&frame.FeatureNext == 0 {
 		return

@@ -15,15 +15,15 @@ import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 // roomClasses is the number of size classes.
 const roomClasses = 3
 
-// RoomHead is the number of bytes that each size class has in addition to 16, 32, or 64 KiB. They
-// hold a header in front of the data.
+// RoomHead is the number of bytes that each size class holds for a header, in addition to 16, 32,
+// or 64 KiB of data.
 const RoomHead = MaxRoom - 64<<10
 
 // MaxRoom is the maximum length of a message, in bytes.
 const MaxRoom = slab.Least
 
-// roomClass returns the smallest size class that holds n bytes, 1 through 3, or 0 if n is too
-// large.
+// roomClass returns the number, 1 through 3, of the smallest size class that holds n bytes. It
+// returns 0 if n is larger than MaxRoom.
 func roomClass(n int) int {
 	for class := 1; class <= roomClasses; class++ {
 		if n <= RoomBytes(class) {
@@ -45,9 +45,9 @@ func RoomBytes(class int) int {
 // MaxBody is the maximum length of a body, in bytes: 4 MiB plus the size of a header.
 const MaxBody = slab.Least << 6
 
-// bodyBytes returns the amount of room that a body of n bytes occupies: the smallest sufficient
-// size of 65, 97.5, 130, 195 KiB, and so on up to MaxBody. It returns 0 if n is larger than
-// MaxBody.
+// bodyBytes returns the number of bytes of room that a body of n bytes occupies. This is n rounded
+// up to one of the sizes 65, 97.5, 130, 195 KiB, and so on up to MaxBody. bodyBytes returns 0 if n
+// is larger than MaxBody.
 func bodyBytes(n int) int {
 	if n > MaxBody {
 		return 0
@@ -55,11 +55,11 @@ func bodyBytes(n int) int {
 	return slab.Size(n)
 }
 
-// ClaimRoom claims room at a peer for one unexpected message of n bytes, where n is larger than
-// MaxUnexpected, or for one body. It returns the peer's address, bound to the session that has the
-// room. It returns false if there is no session or not enough room. It does not block. The claim is
-// released by the operation that sends a message or body of that length to that address, whatever
-// its result, or by ReturnRoom.
+// ClaimRoom claims room at the peer for one body, or for one unexpected message, of n bytes. n must
+// be larger than MaxUnexpected. On success, ClaimRoom returns the peer's address, bound to the
+// session in which the room was claimed. If there is no session or not enough room, ok is false.
+// The caller must send a message or body of n bytes to bound, which releases the claim even if the
+// send fails, or call ReturnRoom. ClaimRoom does not block.
 func (c upper) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 	if c.Closing() || n <= c.limits.MaxUnexpected || n > MaxBody {
 		return Addr{}, false
@@ -67,12 +67,13 @@ func (c upper) ClaimRoom(to Addr, n int) (bound Addr, ok bool) {
 	return c.ep.claimRoom(to, n)
 }
 
-// ReturnRoom releases a claim that no operation has used.
+// ReturnRoom releases a claim of n bytes that ClaimRoom has returned and no operation has used.
 func (c upper) ReturnRoom(bound Addr, n int) { c.ep.returnRoom(bound, n) }
 
-// GrantRoom grants the peer room for messages or bodies of n bytes, which do not fit in an
-// envelope, to the extent that Config.Budget allows. Each call grants more, up to a limit per peer.
-// Before the first call, a peer uses no memory beyond its envelopes.
+// GrantRoom allows the peer to send messages or bodies of n bytes, which do not fit in an envelope,
+// by reserving memory for some of them out of Config.Budget. Each call reserves more, up to a limit
+// per peer. Before the first call, no memory beyond its envelopes is reserved for the peer. If the
+// budget is exhausted, GrantRoom does nothing.
 func (c upper) GrantRoom(peer Addr, n int) {
 	if !c.Closing() {
 		c.ep.grantRoom(peer, n)

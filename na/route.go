@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A route is a transport of the class together with the endpoint's carrier for it. The first route
-// is that of the class's primary transport.
+// A route combines a transport of the class with the endpoint's carrier on that transport. The
+// first element of endpoint.routes is for the class's primary transport.
 type route struct {
 	*network
 	carrier carrier.Carrier
@@ -15,7 +15,7 @@ type route struct {
 	reacher carrier.Reacher // the carrier if it implements carrier.Reacher, or nil
 }
 
-// routeOf returns the route of c. It panics if c is not a carrier of the context.
+// routeOf returns the route whose carrier is c. It panics if there is none.
 func (e *endpoint) routeOf(c carrier.Carrier) *route {
 	for i := range e.routes {
 		if e.routes[i].carrier == c {
@@ -25,7 +25,7 @@ func (e *endpoint) routeOf(c carrier.Carrier) *route {
 	panic(fmt.Sprintf("na: a peer is admitted by %T, which is no carrier of the context", c))
 }
 
-// markPending schedules the frames of l to be sent by the next Unlock.
+// markPending adds l to the sessions whose frames the next Unlock sends.
 func (l *session) markPending() {
 	if !l.pending && l.state != stateDown {
 		l.makeBusy()
@@ -38,13 +38,13 @@ func (l *session) markPending() {
 // Lock locks the endpoint. Carriers must hold this lock when they call session methods.
 func (e *endpoint) Lock() { e.mu.Lock() }
 
-// Unlock sends queued frames, unless Cork holds them back, and unlocks the endpoint. It may release
-// the lock while sending, so the state must be consistent when it is called.
+// Unlock sends queued frames, unless Cork holds them back, and unlocks the endpoint. Because Unlock
+// may release the lock while sending, the caller must first leave all state consistent.
 func (e *endpoint) Unlock() { e.unlockSoon(e.sendDueLocked()) }
 
-// sendDueLocked sends queued frames, unless they are held back. first reports whether frames are
-// held back now and none were before, in which case the caller must schedule a flush. sendDueLocked
-// may release the lock while sending.
+// sendDueLocked sends queued frames, unless Cork holds them back. If first is true, these are the
+// first frames held back since the last flush, and the caller must schedule a flush. e.mu must be
+// held. sendDueLocked may release it while sending.
 func (e *endpoint) sendDueLocked() (first bool) {
 	if len(e.pending) == 0 {
 		return false
@@ -77,7 +77,8 @@ func (e *endpoint) unlock() {
 // call Lock afterward.
 func (e *endpoint) Pause() { e.mu.Unlock() }
 
-// flushPendingLocked makes the carriers send queued frames. It may release the lock while sending.
+// flushPendingLocked makes the carriers send all queued frames. e.mu must be held.
+// flushPendingLocked may release it while sending.
 func (e *endpoint) flushPendingLocked() {
 	for len(e.pending) > 0 {
 		e.unlocks = 0
@@ -98,23 +99,24 @@ func (e *endpoint) flushPendingLocked() {
 	e.hasPending.Store(false)
 }
 
-// flushHeld sends the frames that are held back.
+// flushHeld sends the frames that Cork holds back.
 func (e *endpoint) flushHeld() {
 	e.mu.Lock()
 	e.flushPendingLocked()
 	e.unlock()
 }
 
-// Held reports whether frames are waiting for Uncork or Flush.
+// Held reports whether any frames are queued, waiting for Uncork or Flush.
 func (e *endpoint) Held() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.pending) > 0
 }
 
-// Poll handles expired timers, polls the carriers, and sends frames that are held back, without
-// blocking. It returns the time at which it must be called again even if nothing arrives, or 0 for
-// never. PollSoon makes that time earlier. Only the leader may call Poll.
+// Poll handles expired timers, polls the carriers, and sends frames that Cork holds back. It does
+// not block. It returns the time at which it must be called again even if nothing arrives, or 0 if
+// there is none. After a call to PollSoon, it must be called earlier. Only the leader may call
+// Poll.
 func (e *endpoint) Poll(now time.Duration) time.Duration {
 	if at := e.timer.Load(); at != 0 && int64(now) >= at {
 		e.nctx.receiveAll() // so that a peer is not declared lost while its frames are waiting to be read
@@ -147,7 +149,8 @@ func (e *endpoint) Poll(now time.Duration) time.Duration {
 	return earlierOf(next, e.Next())
 }
 
-// pollCarrier polls the carrier of route i. If the endpoint is broken it recovers any panic.
+// pollCarrier calls Poll of the carrier of route i and returns its result. If the endpoint is
+// broken, pollCarrier recovers from panics in Poll.
 func (e *endpoint) pollCarrier(i int, now time.Duration) (next time.Duration) {
 	if e.nctx.isBroken() {
 		defer e.Rescue(func(error) {})
@@ -155,7 +158,8 @@ func (e *endpoint) pollCarrier(i int, now time.Duration) (next time.Duration) {
 	return e.routes[i].carrier.Poll(now)
 }
 
-// Next returns the time at which the endpoint's next timer expires, or 0 if there is none.
+// Next returns the time at which Poll must be called next because a timer expires, or 0 if no timer
+// is set. If frames for this context itself are waiting, it returns 1, a time in the past.
 func (e *endpoint) Next() time.Duration {
 	if e.dom.self.pending.Load() || e.dom.self.rest.Load() {
 		return 1
@@ -163,7 +167,7 @@ func (e *endpoint) Next() time.Duration {
 	return earlierOf(earlierOf(time.Duration(e.timer.Load()), time.Duration(e.due.Load())), time.Duration(e.heldDue.Load()))
 }
 
-// earlierOf returns the earlier of two times, where 0 means never.
+// earlierOf returns the earlier of a and b, where 0 means never.
 func earlierOf(a, b time.Duration) time.Duration {
 	if a == 0 || b != 0 && b < a {
 		return b

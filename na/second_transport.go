@@ -25,14 +25,15 @@ import (
 const (
 	// offerTime limits how long a dialer tries the second transport.
 	offerTime = time.Second
-	// offerLife is how long an offer remains valid.
+	// offerLife is how long an unused offer remains valid.
 	offerLife = 5 * time.Second
-	// maxOffers limits the number of valid offers in a class. A peer that gets no offer stays on the
-	// first transport.
+	// maxOffers is the maximum number of valid offers in a class. At the limit, peers receive no offer
+	// and use the first transport.
 	maxOffers = 4096
 )
 
-// A transportOffer is valid until its peer has used it or its time has expired.
+// A transportOffer is an offer to one peer to use the second transport. It is valid until the peer
+// has used it or the time until has passed.
 type transportOffer struct {
 	to      [16]byte       // the peer's incarnation
 	context int            // ID of the context of this side
@@ -41,8 +42,8 @@ type transportOffer struct {
 	until   time.Duration
 }
 
-// openSecond opens the second transport. If this process cannot use it, openSecond logs the reason,
-// and the class uses only its first transport.
+// openSecond opens p as the class's second transport. If p is unavailable in this process,
+// openSecond logs the reason and returns nil, and the class uses only its first transport.
 func (d *domain) openSecond(p carrier.Companion) error {
 	if d.driven || d.networks[0].scheme == p.Scheme() {
 		return WithText(ErrUnsupported, fmt.Sprintf("%s:// cannot be combined with %s://", d.networks[0].scheme, p.Scheme()))
@@ -84,8 +85,8 @@ func (e *endpoint) secondRoute() *route {
 // onSecondary reports whether l uses or is dialing the second transport.
 func (l *session) onSecondary() bool { return l.route != nil && l.route == l.e.secondRoute() }
 
-// makeOffer returns the offer for a peer that has sent g over the first transport, or nil if the
-// peer must stay on the first transport.
+// makeOffer creates an offer of the second transport for the peer that sent g over the first
+// transport. It returns nil if the peer must use the first transport.
 func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof) *frame.Offer {
 	to := e.secondRoute()
 	if to == nil || to.Listen == "" || g.Place != e.dom.place || g.Place == ([16]byte{}) {
@@ -111,8 +112,9 @@ func (e *endpoint) makeOffer(g *frame.Greeting, named Addr, proof *carrier.Proof
 	return o
 }
 
-// Redirect implements carrier.Class. If a HELLO with an offer has no target, Redirect sets it to
-// the context that made the offer, because peers may be spread over several contexts.
+// Redirect implements carrier.Class. If h presents an offer and names no target context, Redirect
+// sets the target to the context that made the offer. That context need not be the first, because
+// new peers may be distributed among the contexts of a class.
 func (d *domain) Redirect(h *frame.Greeting) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,14 +123,15 @@ func (d *domain) Redirect(h *frame.Greeting) {
 	}
 }
 
-// Meets implements carrier.Session. It reports whether l, which is being dialed, and a connection
-// from its peer with HELLO g would both be refused with an offer. In that case neither is chosen,
-// because the two sides could disagree about the choice.
+// Meets implements carrier.Session. l is being dialed, and its peer has opened another connection
+// with HELLO g. Meets reports whether both connections would be refused with an offer. If so, the
+// carrier must keep neither, because the two sides could otherwise keep different ones.
 func (l *session) Meets(g *frame.Greeting) bool {
 	return g.Place != ([16]byte{}) && l.buildGreeting().Place == g.Place
 }
 
-// useOffer returns and invalidates the offer with which a peer has dialed the second transport.
+// useOffer returns the offer that g, a HELLO on the second transport, presents, and invalidates it.
+// It returns an error if there is no such offer or the offer is not valid for this peer.
 func (e *endpoint) useOffer(g *frame.Greeting) (transportOffer, error) {
 	e.readClock()
 	e.dom.mu.Lock()
@@ -141,8 +144,8 @@ func (e *endpoint) useOffer(g *frame.Greeting) (transportOffer, error) {
 	return o, nil
 }
 
-// followOffer dials the second transport named by an offer. It returns false if this side did not
-// request an offer.
+// followOffer dials the peer over the second transport as specified by o and returns true. It
+// returns false if this side did not request an offer or cannot use o.
 func (l *session) followOffer(o *frame.Offer) bool {
 	to := l.e.secondRoute()
 	if to == nil || l.state != stateDialing || l.onSecondary() || l.buildGreeting().Place == ([16]byte{}) || to.Names.Check(o.Name) != nil {
@@ -156,27 +159,28 @@ func (l *session) followOffer(o *frame.Offer) bool {
 	l.cutConnection(frame.Bye{})
 	l.e.readClock()
 	left := l.born + l.e.dom.cfg.ConnectTimeout - l.e.now
-	// The rest of the time is reserved for falling back to the first transport.
+	// At least half of the remaining time is reserved for falling back to the first transport.
 	l.route, l.name, l.offerSecret, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2)
 	l.connect()
 	l.e.tickNoLaterThan(l.nextTick())
 	return true
 }
 
-// usePrimary makes l use the first transport.
+// usePrimary sets the route and name of l to those of the first transport and discards any offer.
 func (l *session) usePrimary() {
 	l.route, l.name, l.offerSecret = &l.e.routes[0], l.named.Name(), frame.Secret{}
 }
 
-// fallBackToPrimary dials the first transport, without requesting an offer, after the second has
-// failed with err. The pause before the dial gives the carrier time to free the failed attempt's
-// resources, which may include the last descriptors.
+// fallBackToPrimary schedules a dial over the first transport after dialing the second has failed
+// with err. No offer is requested this time. The pause before the dial gives the carrier time to
+// free the resources of the failed attempt, such as file descriptors.
 func (l *session) fallBackToPrimary(err error) {
 	l.secondaryFailure = fmt.Sprintf("%s failed: %v", l.route.scheme, err)
 	l.dialAgain(err, backoffFirst)
 }
 
-// routeReason returns the reason why the session uses its transport rather than the other one.
+// routeReason returns a text that explains why the session uses its transport rather than the
+// class's other one.
 func (l *session) routeReason(g *frame.Greeting) string {
 	switch second := l.e.secondRoute(); {
 	case l.onSecondary():

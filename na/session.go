@@ -31,9 +31,9 @@ const (
 	stateDown
 )
 
-// A session is the state that this context shares with one context of a peer. It is guarded by
-// endpoint.mu. Because there may be many idle sessions, state that only busy sessions need is kept
-// in activeState.
+// A session is the connection state between this context and one context of a peer. It is guarded
+// by endpoint.mu. There may be many idle sessions, so state that only busy sessions need is kept in
+// activeState.
 type session struct {
 	conn any // the carrier's connection
 
@@ -44,10 +44,11 @@ type session struct {
 	name    string // name to dial
 	host    string // host name that the peer's certificate must contain, or "" for the address itself
 	id      uint64
-	named   Addr            // address by which the session is looked up; zero if the peer cannot be dialed
+	named   Addr            // peer's address, by which operations find the session; zero if the peer cannot be dialed
 	choices *addressChoices // addresses of the peer's host if there are several, or nil
 	peer    peerInfo        // from the peer's HELLO
-	// the peer's proof, from this connection or that of the offer; nil if none
+	// the peer's proof, from this connection or, over the second transport, from the connection over
+	// which the offer was exchanged; nil if none
 	proof     *carrier.Proof
 	why       *string      // reason for the choice of transport, or nil if the class has only one
 	remote    string       // last result of remoteAddr
@@ -55,12 +56,12 @@ type session struct {
 	secret    frame.Secret // presented by the peer if it dials again after losing the session
 	state     sessionState
 	dialled   bool // this side dialed
-	converts  bool // requests are sent in a version older than the newest; see Class.UseMessages
+	converts  bool // requests are sent in an older version of the message format; see Class.UseMessages
 	forged    bool // source address of the peer's HELLO may be forged
 	pending   bool // in endpoint.pending
 	looping   bool // in selfCarrier.todo; guarded by that carrier's lock
 	bulk      bool // lane carrier.Bulk is up
-	creditDue bool // a frame announcing freed envelopes must be sent
+	creditDue bool // a CREDIT frame announcing freed envelopes must be sent
 	asking    bool // askConfirmations has requested confirmation of the messages sent so far
 	asked     bool // askConfirmations has requested confirmation of all messages
 
@@ -131,14 +132,16 @@ type peerInfo struct {
 	secret   frame.Secret // presented to the peer if this side dials again after losing the session
 }
 
-// A lastSession records a session that has been closed or is retiring.
+// A lastSession holds what the next HELLO to a peer says about the previous session, which has been
+// closed or is retiring.
 type lastSession struct {
 	secret  frame.Secret // the peer's secret
 	dialled bool         // this side dialed
 	retires bool
 }
 
-// maxProofs limits the number of peers without a session whose last secret is remembered.
+// maxProofs is the maximum number of entries in endpoint.proofs, which holds the last secrets of
+// peers without a session.
 const maxProofs = 1024
 
 // Conn implements carrier.Session.
@@ -159,11 +162,12 @@ func (l *session) Up() bool { return l.state == stateUp || l.state == stateLeavi
 // Down implements carrier.Session. e.mu must be held.
 func (l *session) Down() bool { return l.state == stateDown }
 
-// addr returns the peer's address bound to the session, as seen by receivers of its messages.
+// addr returns the peer's address, bound to the session. Received messages have it as their sender.
 func (l *session) addr() Addr { return l.named.Bound(l.id).Labeled(l.label) }
 
-// findSessionLocked returns the session for an address, or nil. It caches the last result, because
-// most programs use one peer for a while and a map lookup has to hash the whole address.
+// findSessionLocked returns the session for address a, or nil if there is none. It caches the last
+// result, because a map lookup hashes the whole address and consecutive operations often use the
+// same peer. e.mu must be held.
 func (e *endpoint) findSessionLocked(a Addr) *session {
 	if e.found != nil && a == e.recent {
 		return e.found
@@ -181,8 +185,8 @@ func (e *endpoint) findSessionLocked(a Addr) *session {
 	return l
 }
 
-// sessionForLocked returns the session for an operation that is being started, dialing if there is
-// none.
+// sessionForLocked returns the session for the operation t, which is about to be started with peer
+// a. If there is no session, it creates one and starts dialing. e.mu must be held.
 func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
 	if err := e.refusalOfLocked(t); err != nil {
 		return nil, err
@@ -211,8 +215,9 @@ func (e *endpoint) sessionForLocked(t ticket, a Addr) (*session, error) {
 	return e.dialSession(a)
 }
 
-// callerSession returns the session of a peer that dialed this side and cannot be dialed itself.
-// The peer chooses its own name, so it is an error if two peers have the same one.
+// callerSession returns the session for a, the name of a peer that dialed this side and cannot be
+// dialed. Because such peers choose their own names, callerSession returns an error if two of them
+// have chosen the same name.
 func (e *endpoint) callerSession(a Addr) (found *session, err error) {
 	for _, l := range e.sessions {
 		switch {
@@ -230,7 +235,7 @@ func (e *endpoint) callerSession(a Addr) (found *session, err error) {
 	return found, nil
 }
 
-// dialSession creates a session to a named address.
+// dialSession creates a session with the peer at a and starts dialing it.
 func (e *endpoint) dialSession(a Addr) (*session, error) {
 	self := a.Name() == e.dom.own.self
 	if !self {
@@ -242,7 +247,7 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 		}
 	}
 	e.readClock()
-	// This limits the dial rate when a caller retries a dead peer in a loop.
+	// The backoff limits the dial rate if a caller retries an unreachable peer in a loop.
 	if w := e.waits[a]; w != nil && w.until > e.now {
 		return nil, fmt.Errorf("%w (next dial in %v)", w.why, (w.until - e.now).Round(time.Millisecond))
 	}
@@ -273,9 +278,10 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 	return l, nil
 }
 
-// newSession creates a session and reserves its envelopes. If the budget is short, an idle session
-// is being closed, and mayWait is true, the new session is marked short and waits for its
-// envelopes.
+// newSession creates a session and reserves envelopes for its peer out of the budget. If too few
+// are left but an idle session is being closed to free some, newSession marks the new session as
+// short if mayWait is true, and returns errMakingRoom otherwise. A short session is not dialed
+// until its envelopes have been reserved.
 func (e *endpoint) newSession(named Addr, need, want uint32, mayWait bool) (*session, error) {
 	n, err := e.reserveForPeer(int(need), int(want))
 	short := err == errMakingRoom && mayWait
@@ -295,7 +301,8 @@ func (e *endpoint) newSession(named Addr, need, want uint32, mayWait bool) (*ses
 	return l, nil
 }
 
-// addSession adds a session without envelopes.
+// addSession creates a session, for which no envelopes are reserved yet, and adds it to the table
+// of sessions.
 func (e *endpoint) addSession(named Addr) *session {
 	l := &session{e: e, named: named, id: e.dom.session.Add(1)<<8 | uint64(e.id)}
 	e.found = nil
@@ -304,7 +311,8 @@ func (e *endpoint) addSession(named Addr) *session {
 	return l
 }
 
-// setGuarantee sets the number of envelopes guaranteed to the peer, before the session is up.
+// setGuarantee sets the number of envelopes guaranteed to the peer to n. It must be called before
+// the session is up.
 func (l *session) setGuarantee(n int) {
 	l.guaranteed, l.advertised, l.batch = uint32(n), uint32(n), l.e.dom.creditBatch(n)
 }
@@ -322,7 +330,7 @@ func (l *session) connect() {
 	l.route.carrier.Dial(l)
 }
 
-// startUp completes the handshake with the peer's HELLO g and sets stateUp.
+// startUp completes the handshake, in which the peer has sent g, and changes l to stateUp.
 func (l *session) startUp(g frame.Greeting) {
 	if l.activeState != nil && l.only != ([16]byte{}) && l.only != g.Incarnation {
 		l.endAll(WithText(ErrPeerLost, "the address is bound to a session that ended when the peer restarted"), false)
@@ -357,11 +365,12 @@ func (l *session) startUp(g frame.Greeting) {
 	l.markPending()
 }
 
-// Fail implements carrier.Session. It closes the session, or the attempt to establish one, with
-// err: it closes the connection and fails every operation. e.mu must be held.
+// Fail implements carrier.Session. It closes the session, or the attempt to establish one, along
+// with its connection, and completes every operation with an error based on err. e.mu must be held.
 func (l *session) Fail(err error) { l.failWith(err) }
 
-// failWith implements Fail. While dialing it may instead schedule another dial, depending on err.
+// failWith implements Fail. If l is being dialed and err permits another attempt, failWith
+// schedules one instead of closing the session.
 func (l *session) failWith(err error) {
 	if err == nil {
 		err = brokenContract(l.route.scheme, "session ended without an error")
@@ -404,8 +413,8 @@ func (l *session) failWith(err error) {
 	}
 }
 
-// close closes l. It closes the connection, sending code and text to the peer, and completes every
-// operation with err. If fault is true, the loss is reported through OnFault.
+// close closes l and its connection after sending code and text to the peer, and completes every
+// operation of l with err. If fault is true, OnFault reports the loss of the session.
 func (l *session) close(err error, code Code, text string, fault bool) {
 	if l.state == stateDown {
 		return
@@ -416,8 +425,8 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	l.cancelLeave()
 	l.state = stateDown
 	e := l.e
-	// The bye carries the number of the first message that was not received. The peer reports NotRun
-	// for it and all later ones.
+	// The bye contains the number of the first message that was not received. The peer completes that
+	// message and all later ones with the fate NotRun.
 	next := l.received + 1
 	// Messages that no receive will consume count as not received.
 	for e.shut && l.activeState != nil && l.destroyMessage(next-1) {
@@ -457,8 +466,9 @@ func (l *session) close(err error, code Code, text string, fault bool) {
 	}
 }
 
-// rememberSession records the secret for the next HELLO to name. Without it, the peer has to probe
-// its old session first.
+// rememberSession records s, so that the next HELLO to the named peer proves that this process had
+// the previous session. Without the proof, the peer would have to probe its old session before
+// accepting a new one.
 func (e *endpoint) rememberSession(name Addr, s lastSession) {
 	if len(e.proofs) >= maxProofs {
 		clear(e.proofs)
@@ -466,9 +476,9 @@ func (e *endpoint) rememberSession(name Addr, s lastSession) {
 	e.proofs[name] = s
 }
 
-// endAll completes every operation of the session. If the peer has reported which messages it did
-// not accept, a withdrawal of one of them succeeds, a send of one fails with NotRun, and the
-// results of receives hold the number of the first one.
+// endAll completes every operation of the session with err. If the peer has reported which messages
+// it did not accept, then for those messages a withdrawal succeeds and a send fails with the fate
+// NotRun. Results of receives contain the number of the first such message.
 func (l *session) endAll(err error, wasUp bool) {
 	addr := Addr{}
 	if l.firstNotTaken != 0 {
@@ -509,8 +519,8 @@ func (l *session) endAll(err error, wasUp bool) {
 	l.served, l.sinks, l.flows = nil, nil, [carrier.Lanes]laneQueue{}
 }
 
-// returnReserve returns the envelopes and the room to the budget once the session is down and its
-// messages have been accepted or freed.
+// returnReserve returns the session's envelopes and room to the budget. It does nothing unless the
+// session is down and all of its messages have been accepted or freed.
 func (l *session) returnReserve() {
 	if l.state == stateDown && l.held == 0 && l.reserved > 0 {
 		l.e.dom.returnEnvelopes(l.reserved)
@@ -524,7 +534,7 @@ func (l *session) returnReserve() {
 }
 
 // Refused implements carrier.Session. The carrier calls it when the peer has closed or refused the
-// session with a bye. e.mu must be held.
+// session by sending bye. e.mu must be held.
 func (l *session) Refused(bye frame.Bye) {
 	if l.state == stateLeaving && bye.Code == byeIdle {
 		l.endByAgreement()
@@ -545,7 +555,8 @@ func (l *session) Refused(bye frame.Bye) {
 	l.failWith(refusalError(bye))
 }
 
-// refusalError returns the error for a session that the peer has refused.
+// refusalError returns the error with which operations fail if the peer has refused the session
+// with bye.
 func refusalError(bye frame.Bye) error {
 	code := bye.Code
 	// In these cases the code would describe this process rather than the peer.
@@ -555,7 +566,7 @@ func refusalError(bye frame.Bye) error {
 	return WithText(code, "refused by peer: "+bye.Text)
 }
 
-// sortedSessions returns the sessions in order of creation.
+// sortedSessions returns all sessions of e in the order in which they were created.
 func (e *endpoint) sortedSessions() []*session {
 	all := make([]*session, 0, len(e.sessions))
 	for _, l := range e.sessions {

@@ -7,9 +7,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// An activeState is the state of a busy session: one that is being established, has operations in
-// flight, or has frames to send. makeBusy creates it. A tick removes it when the session is idle
-// and nothing has arrived since the previous tick.
+// An activeState is the state of a busy session, which is one that is being established, has
+// operations in flight, or has frames to send. makeBusy allocates it. A tick removes it if the
+// session is idle and nothing has arrived since the previous tick.
 type activeState struct {
 	// Until the session is up.
 	offerSecret      frame.Secret  // secret of the offer while the second transport is being dialed
@@ -26,7 +26,7 @@ type activeState struct {
 	waiting int // number of operations waiting for the peer
 	// number of the peer's messages not yet freed, mostly requests being handled
 	unfreed int
-	// the peer may have lost the session: silence is detected even if nothing is in flight
+	// the peer may have lost the session, so its silence is measured even if nothing is in flight
 	suspected bool
 	// incarnation that the peer must have, or zero for any; used until the session is up
 	only [16]byte
@@ -88,11 +88,12 @@ type activeState struct {
 // unsentLen returns the number of messages not yet sent.
 func (l *session) unsentLen() int { return l.msgs.n + l.bodies.n + l.queuedLen() }
 
-// sendQueue returns the number of messages that count toward Config.SendQueue.
+// sendQueue returns the number of unsent messages that count toward Config.SendQueue, which
+// excludes answers and expedited messages.
 func (l *session) sendQueue() int { return l.unsentLen() - l.answers - l.expediting }
 
-// makeBusy allocates the activeState of l, if it has none, and adds l to the sessions that ticks
-// check.
+// makeBusy makes l busy if it is idle: it allocates an activeState and adds l to the sessions that
+// ticks check.
 func (l *session) makeBusy() {
 	if l.activeState == nil {
 		l.activeState = &activeState{}
@@ -102,7 +103,8 @@ func (l *session) makeBusy() {
 	}
 }
 
-// addBusy adds l to the sessions that ticks check.
+// addBusy adds l to endpoint.busy, the sessions that ticks check, and starts the ticks if l is the
+// only one.
 func (e *endpoint) addBusy(l *session) {
 	if len(e.busy) == 0 {
 		e.readClock()
@@ -113,7 +115,8 @@ func (e *endpoint) addBusy(l *session) {
 	e.busy = append(e.busy, l)
 }
 
-// isOpen reports whether PeerTimeout applies.
+// isOpen reports whether PeerTimeout applies because the session has work in flight or a LEAVE has
+// been sent.
 func (l *session) isOpen() bool { return l.hasWork() || l.state == stateLeaving }
 
 // hasWork reports whether anything is in flight to or from the peer.
@@ -122,7 +125,8 @@ func (l *session) hasWork() bool {
 		l.asked && !l.confirmed
 }
 
-// isIdle reports whether nothing is in flight and nothing is waiting to be sent.
+// isIdle reports whether l may lose its activeState because nothing is in flight or waiting to be
+// sent.
 func (l *session) isIdle() bool {
 	return !l.isOpen() && l.sentAll() && !l.pending && !l.pong && !l.creditDue && !l.probes.isBusy() && !l.heldBack.isBusy()
 }

@@ -9,15 +9,15 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// Hello implements carrier.Session. It appends l's HELLO to dst. It has no side effects, so the
-// carrier may call it repeatedly. label is opaque data for the peer's carrier. f is the lane of the
-// connection: only the HELLO of the first connection contains the session's secret. e.mu must be
-// held.
+// Hello implements carrier.Session. It appends l's HELLO to dst and returns the result. label is
+// opaque data for the peer's carrier. f is the lane for which the connection is used. The HELLO
+// contains the session's secret only if f is carrier.Messages. Hello has no side effects, so the
+// carrier may call it repeatedly. e.mu must be held.
 func (l *session) Hello(f carrier.Lane, dst, label []byte) []byte {
 	return l.buildHello(f, dst, label, l.secret, l.named)
 }
 
-// buildHello appends l's HELLO, with the given secret, for the peer at to.
+// buildHello implements Hello. The HELLO contains secret and is for the peer at address to.
 func (l *session) buildHello(f carrier.Lane, dst, label []byte, secret frame.Secret, to Addr) []byte {
 	g := l.buildGreeting()
 	if g.Label = label; f == carrier.Messages {
@@ -29,8 +29,8 @@ func (l *session) buildHello(f carrier.Lane, dst, label []byte, secret frame.Sec
 	return g.Append(dst)
 }
 
-// Greet implements carrier.Session. It handles the HELLO with which the peer answers a dial. If it
-// returns an error, the carrier calls Fail with it. e.mu must be held.
+// Greet implements carrier.Session. It handles g, the HELLO with which a dialed peer answers. If
+// Greet returns an error, the carrier must call Fail with that error. e.mu must be held.
 func (l *session) Greet(g *frame.Greeting) error {
 	if l.state != stateDialing {
 		return WithText(ErrProtocol, "unexpected HELLO frame")
@@ -59,7 +59,7 @@ func (l *session) Greet(g *frame.Greeting) error {
 // e.mu must be held.
 func (l *session) Incarnation() [16]byte { return l.peer.incarnation }
 
-// buildGreeting returns l's HELLO without its label, secret, and proof.
+// buildGreeting returns the content of l's HELLO except for the label, secret, and proof.
 func (l *session) buildGreeting() frame.Greeting {
 	features := uint64(frame.FeatureWithdraw | laterFeatures)
 	if l.e.dom.cfg.Reserve == HonestReserve {
@@ -79,8 +79,8 @@ func (l *session) buildGreeting() frame.Greeting {
 	return g
 }
 
-// checkGreeting returns an error if a peer's HELLO cannot be accepted. dialled reports whether this
-// side dialed.
+// checkGreeting returns an error if g, a peer's HELLO, is invalid or not compatible with this side.
+// dialled reports whether this side dialed the peer.
 func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	agree := func(what string, ours, theirs frame.Range) error {
 		if !dialled {
@@ -107,11 +107,11 @@ func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	return nil
 }
 
-// Admit implements carrier.Core. It admits a peer that dialed this side and sent g. verified
-// reports whether the connection comes from the machine that g.Listen names, in which case
-// operations with that name may use this session. c is the carrier, and conn becomes the session's
-// Conn. If Admit returns an error, the carrier sends it to the peer before closing the connection.
-// e.mu must be held.
+// Admit implements carrier.Core. It returns the session, usually a new one, for a peer that dialed
+// this side and sent g, or an error if the peer is refused. The carrier must then send the error to
+// the peer and close the connection. verified reports whether the connection comes from the machine
+// that g.Listen names. Only then may operations with that name use this session. conn becomes the
+// result of the session's Conn method. e.mu must be held.
 func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (carrier.Session, error) {
 	l, err := e.admitHello(c, conn, g, verified)
 	if err != nil {
@@ -120,7 +120,7 @@ func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 	return l, nil
 }
 
-// admitHello implements Admit.
+// admitHello implements Admit. Its result has the concrete type.
 func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (*session, error) {
 	if e.shut {
 		return nil, WithText(ErrClosed, "the context is closed")
@@ -164,7 +164,8 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	if o := e.makeOffer(g, named, proof); o != nil {
 		return nil, o
 	}
-	// The loop runs twice if operations that were waiting for old to close dial again.
+	// Operations that were waiting for old to close may dial again, so the new session may have to be
+	// compared with theirs as well.
 	for old := e.sessionReachingLocked(named); old != nil && !named.IsZero() && !old.isSecondConnection(g); old = e.sessionReachingLocked(named) {
 		if old.short && !old.reserveFor(g) {
 			return nil, errMakingRoom
@@ -189,18 +190,19 @@ func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, ve
 	return l, nil
 }
 
-// isSecondConnection reports whether a HELLO with the name of l's peer starts another session in
-// addition to l. This happens if peers are spread over several contexts: this side dialed any
-// context of the peer and another one is dialing now, or the peer dialed any context of this side
-// and does not know l by the name that it is dialing now.
+// isSecondConnection reports whether g, a HELLO with the name of l's peer, starts another session
+// in addition to l rather than replacing it. This happens when a process has several contexts and
+// is dialed without naming one. Either this side dialed the peer in that way, and g is from another
+// of its contexts, or the peer is dialing this side in that way and cannot know that l leads to the
+// same process.
 func (l *session) isSecondConnection(g *frame.Greeting) bool {
 	return l.Up() && l.dialled && l.peer.incarnation == g.Incarnation && (l.peer.context != g.Context || g.Any && l.e.id != 0)
 }
 
-// isCrossedDial reports whether a HELLO is late because the peer has abandoned its dial in favor of
-// a connection dialed by this side. The peer sent the same secret on both connections; it would use
-// a new one if it had lost the session. The HELLO must therefore neither close that session nor
-// start another one after it has been closed.
+// isCrossedDial reports whether g is a late HELLO from a dial that the peer has since abandoned in
+// favor of a connection dialed by this side. Such a HELLO contains the same secret as the peer's
+// HELLO on the other connection, whereas a peer that had lost the session would use a new secret. A
+// late HELLO must not close the session, nor start another one after the session has been closed.
 //
 // This applies only to sessions dialed by this side. In a session dialed by the peer, the peer
 // sends the same secret when it dials again because the answer was lost.
@@ -215,14 +217,14 @@ func (e *endpoint) isCrossedDial(named Addr, g *frame.Greeting) bool {
 	return last.dialled && last.secret.Matches(g.Secret)
 }
 
-// Unproven implements carrier.Session. It records that the source address of the HELLO may be
-// forged. Until another frame arrives, OnFault does not report the loss of the session. e.mu must
-// be held.
+// Unproven implements carrier.Session. It records that the source address of the peer's HELLO may
+// be forged. Until another frame arrives, the loss of the session is reported to OnFault only if an
+// operation was waiting for the peer. e.mu must be held.
 func (l *session) Unproven() { l.forged = true }
 
-// chooseConnection decides between an existing session and a new connection with the same peer
-// name. It returns nil if old has been closed, is retiring, or can adopt the new connection, and an
-// error if the new connection is refused.
+// chooseConnection decides between old, an existing session, and a new connection, with HELLO g,
+// whose peer has the same name. It returns an error if the new connection must be refused.
+// Otherwise old has been closed, is retiring, or can adopt the new connection.
 //
 // Any process on the peer's machine can claim the peer's name and incarnation. Therefore a session
 // that is up is closed only for a HELLO with its secret, which shows that the peer had the session
@@ -255,7 +257,8 @@ func (e *endpoint) chooseConnection(old *session, g *frame.Greeting) error {
 	return nil
 }
 
-// adoptConnection brings l up on a connection dialed by the peer.
+// adoptConnection makes l, which is not up, use conn, which the peer has dialed, and completes the
+// handshake with the peer's HELLO g.
 func (l *session) adoptConnection(r *route, conn any, proof *carrier.Proof, g *frame.Greeting) {
 	l.route, l.conn, l.proof = r, conn, proof
 	l.noteSuccessor(g)

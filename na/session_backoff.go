@@ -6,23 +6,25 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// A backoff delays the next dial of a name after a failure. Operations that start before until fail
-// immediately with why.
+// A backoff delays the next dial of a name after a failure. Operations that start before the time
+// until fail immediately with the error why.
 type backoff struct {
 	until time.Duration
 	step  time.Duration
 	why   error
 }
 
-// Limits of the backoff. backoffLast also bounds the delay until a restarted process is reached
-// again.
+// backoffFirst and backoffLast are the shortest and the longest delay, and backoffNames is the
+// maximum number of names with a backoff. backoffLast also bounds the time until a restarted
+// process is reached again.
 const (
 	backoffFirst = 10 * time.Millisecond
 	backoffLast  = 250 * time.Millisecond
 	backoffNames = 1024
 )
 
-// dialAgain schedules another dial after pause, within ConnectTimeout.
+// dialAgain closes l's connection and schedules another dial of the first transport after pause.
+// why is the error of the failed dial. ConnectTimeout still counts from the first dial.
 func (l *session) dialAgain(why error, pause time.Duration) {
 	l.cutConnection(frame.Bye{})
 	l.usePrimary() // an offer is valid for one attempt
@@ -32,7 +34,8 @@ func (l *session) dialAgain(why error, pause time.Duration) {
 	l.e.tickNoLaterThan(l.since)
 }
 
-// lengthenBackoff doubles the backoff of a name and returns the new value.
+// lengthenBackoff doubles the backoff of name, up to backoffLast or a quarter of ConnectTimeout,
+// and returns the new delay. why is the error that operations return in the meantime.
 func (e *endpoint) lengthenBackoff(name Addr, why error) time.Duration {
 	e.readClock()
 	w := e.waits[name]

@@ -19,17 +19,19 @@ import (
 //	  ▲                                             └─ Fail ─► the next attempt, or, if that was the last one, the session fails
 //	  └── 250 ms, or an attempt has failed ◄────────────┘
 
-// addressChoices holds the addresses of a session's host and the attempts to dial them.
+// An addressChoices holds the addresses of a session's host and the attempts to dial them.
 type addressChoices struct {
-	// looked-up address, which stands for all addrs and is the session's key
+	// address that was looked up; it stands for all of addrs, and the session is in endpoint.names
+	// under it
 	looked   Addr
 	addrs    []Addr         // in dial order; nil once the session has settled on one
 	attempts []*dialAttempt // the attempts of the current dial; attempts[i] dials addrs[i]
 	race     happyeyeballs.Race
 }
 
-// A dialAttempt is an attempt to dial one of a session's several addresses, as a carrier.Session.
-// Once the session has settled on that address, the attempt forwards calls to the session.
+// A dialAttempt is an attempt to dial one of a session's addresses. The carrier uses it as a
+// separate carrier.Session. Once the session has settled on that address, the attempt forwards all
+// calls to the session.
 type dialAttempt struct {
 	*session
 	addr   Addr
@@ -50,7 +52,8 @@ const (
 
 var _ carrier.Session = (*dialAttempt)(nil)
 
-// expandHost returns the addresses that a stands for, or nil if it is a single address.
+// expandHost returns the addresses of the host that a names, in the order in which to dial them. It
+// returns nil if there is only one.
 func (e *endpoint) expandHost(a Addr) (all []Addr) {
 	x, ok := e.dom.own.Names.(carrier.Expander)
 	if !ok || a.Session() != 0 || !a.set {
@@ -62,7 +65,8 @@ func (e *endpoint) expandHost(a Addr) (all []Addr) {
 	return all
 }
 
-// upAtLocked returns a session that is up at one of addrs, or nil if there is none.
+// upAtLocked returns a session that is up with a peer at one of addrs, or nil if there is none.
+// e.mu must be held.
 func (e *endpoint) upAtLocked(addrs []Addr) *session {
 	for _, a := range addrs {
 		if l := e.names[a]; l != nil && l.Up() {
@@ -72,8 +76,8 @@ func (e *endpoint) upAtLocked(addrs []Addr) *session {
 	return nil
 }
 
-// sessionReachingLocked returns the session whose address is a, or that is dialing a as one of
-// several addresses. It returns nil if there is none.
+// sessionReachingLocked returns the session whose address is a or that is dialing a as one of its
+// host's addresses. It returns nil if there is none. e.mu must be held.
 func (e *endpoint) sessionReachingLocked(a Addr) *session {
 	if l := e.names[a]; l != nil || a.IsZero() {
 		return l
@@ -86,7 +90,8 @@ func (e *endpoint) sessionReachingLocked(a Addr) *session {
 	return nil
 }
 
-// chooseAddresses sets the addresses of l's host. addrs is nil if there is only one.
+// chooseAddresses makes l dial all of addrs, the addresses of its host, and settle on one. It does
+// nothing if addrs is empty, which means that the host has a single address.
 func (l *session) chooseAddresses(addrs []Addr) {
 	if len(addrs) > 0 {
 		l.choices = &addressChoices{looked: l.named, addrs: addrs}
@@ -97,7 +102,8 @@ func (l *session) chooseAddresses(addrs []Addr) {
 // isUndecided reports whether the session has several addresses and has not yet settled on one.
 func (c *addressChoices) isUndecided() bool { return c != nil && c.addrs != nil }
 
-// nextAttemptAt returns the time at which the next attempt starts. ok is false if there is none.
+// nextAttemptAt returns the time at which the next attempt must be started. ok is false if no more
+// attempts are to be started.
 func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
 	if !c.isUndecided() {
 		return 0, false
@@ -105,11 +111,11 @@ func (c *addressChoices) nextAttemptAt() (at time.Duration, ok bool) {
 	return c.race.Due()
 }
 
-// startRace starts dialing the addresses of l.
+// startRace starts dialing the addresses of l's host. If a session with one of them is already up,
+// it fails l instead.
 func (l *session) startRace() {
 	l.e.readClock()
-	// One of the addresses has been dialed directly, and that session is up. The next operation uses
-	// it.
+	// Another session, which dialed one of the addresses directly, is up. The next operation uses it.
 	if other := l.e.upAtLocked(l.choices.addrs); other != nil {
 		l.failWith(WithText(ErrUnreachable, "concurrent session with "+other.named.String()))
 		return
@@ -119,7 +125,7 @@ func (l *session) startRace() {
 	l.startAttempts()
 }
 
-// startAttempts starts the attempts whose time has come. If all attempts have failed, it fails the
+// startAttempts starts the attempts that are due. If all attempts have failed, it fails the
 // session.
 func (l *session) startAttempts() {
 	c := l.choices
@@ -140,8 +146,9 @@ func (l *session) startAttempts() {
 	l.e.tickNoLaterThan(l.nextTick())
 }
 
-// err returns the error of a dial whose attempts have all failed. Its text includes the error of
-// every address. If an attempt failed with a code that permits another dial, err has that code.
+// err returns an error for a dial whose attempts have all failed. Its text contains the error of
+// each address. Its code is ErrUnreachable, unless an attempt failed with a code that permits
+// another dial, in which case that code is used.
 func (c *addressChoices) err() error {
 	code, other := ErrUnreachable, error(nil)
 	var texts []string
@@ -169,7 +176,8 @@ func (c *addressChoices) err() error {
 	return err
 }
 
-// settleOn sets l's address to one of its choices and closes the attempts to dial the others.
+// settleOn makes named, one of the addresses of l's host, the address of l, and closes the attempts
+// to dial the others. It does nothing if l has a single address or has already settled.
 func (l *session) settleOn(named Addr) {
 	c := l.choices
 	if !c.isUndecided() {
@@ -191,13 +199,14 @@ func (l *session) settleOn(named Addr) {
 	l.stopChoosing()
 }
 
-// stopChoosing discards l's choice of addresses.
+// stopChoosing removes l from the sessions that are dialing several addresses and discards the
+// addresses and attempts.
 func (l *session) stopChoosing() {
 	l.choices.addrs, l.choices.attempts = nil, nil
 	l.e.choosing = slices.DeleteFunc(l.e.choosing, func(other *session) bool { return other == l })
 }
 
-// cutAttempts closes the attempts still dialing.
+// cutAttempts closes the attempts that are still dialing, after sending bye to their peers.
 func (l *session) cutAttempts(bye frame.Bye) {
 	for _, a := range l.choices.attempts {
 		if a.state == attemptDialing {
@@ -207,7 +216,8 @@ func (l *session) cutAttempts(bye frame.Bye) {
 	}
 }
 
-// cutConnection closes l's connection after sending bye, or cancels its pending dials.
+// cutConnection sends bye to the peer and closes l's connection. If l is dialing, it cancels the
+// attempts.
 func (l *session) cutConnection(bye frame.Bye) {
 	if l.choices.isUndecided() {
 		l.cutAttempts(bye)
@@ -281,7 +291,7 @@ func (a *dialAttempt) Greet(g *frame.Greeting) error {
 	return nil
 }
 
-// decide settles the session on the address of a.
+// decide settles the session on the address of a and makes a's connection that of the session.
 func (a *dialAttempt) decide() {
 	a.state = attemptSettled
 	a.session.conn = a.conn

@@ -13,17 +13,19 @@ import (
 // been sent. The numbers of such messages are listed until the peer is known to have received them.
 // Unconfirmed, and therefore Shutdown, returns those of sessions that closed before that.
 
-// maxUnconfirmed limits the number of peers in the result of Unconfirmed. The messages of further
-// peers are counted together.
+// maxUnconfirmed is the number of peers that Unconfirmed lists separately. It combines the counts
+// of all other peers in one entry.
 const maxUnconfirmed = 32
 
-// confirmEvery is the number of unconfirmed messages above which a tick requests a confirmation.
+// confirmEvery is the number of unconfirmed messages in a session above which a tick sends a PING
+// to have them confirmed.
 const confirmEvery = 128
 
-// askConfirmations requests that peers confirm the messages sent so far, and returns the number of
-// unconfirmed peers and messages. If last is true, nothing more will be sent, and it requests each
-// peer's final confirmation. Because control frames are sent ahead of messages, that request is
-// held back until no messages to the peer are queued.
+// askConfirmations requests that peers confirm the messages sent so far. It returns the number of
+// peers that have not confirmed all messages and the number of unconfirmed messages. If last is
+// true, the caller must send no more messages, and askConfirmations requests each peer's final
+// confirmation. Because control frames are sent ahead of messages, it delays that request until no
+// messages to the peer are queued.
 func (e *endpoint) askConfirmations(last bool) (peers, messages int) {
 	e.mu.Lock()
 	if last && !e.finishing {
@@ -73,7 +75,8 @@ func (e *endpoint) listUnconfirmed() []Unconfirmed {
 	return all
 }
 
-// addUnconfirmed adds n messages to peer's entry in all.
+// addUnconfirmed adds n messages to peer's entry in all, or to the combined entry if all is full,
+// and returns the updated slice.
 func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 	if n == 0 {
 		return all
@@ -95,7 +98,7 @@ func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 func (l *session) unconfirmedCount() int { return len(l.unconfirmedOneWay) + l.unconfirmedExpected() }
 
 // unconfirmedExpected returns the number of unconfirmed expected messages. It excludes messages
-// sent after the final confirmation was requested, which refuse late requests.
+// sent after the final confirmation was requested, because those only refuse late requests.
 func (l *session) unconfirmedExpected() int {
 	sent := l.sentExpected
 	if l.asked {
@@ -104,10 +107,10 @@ func (l *session) unconfirmedExpected() int {
 	return int(sent - min(sent, l.takenExpected))
 }
 
-// noteLost records the unconfirmed messages of a session that is being closed. If the peer closed
-// it in order, the bye holds the number of the first message that the peer did not accept. Answers
-// count only if this context is draining and the peer is silent: a closed peer does not need them,
-// and a lost peer's calls fail with an error.
+// noteLost adds the unconfirmed messages of a session that is being closed to endpoint.lost. If the
+// peer has reported the first message that it did not accept, earlier messages count as confirmed.
+// Answers are added only if this context is draining and the peer is silent. Otherwise the peer has
+// either closed its side, and does not need them, or its calls fail with an error.
 func (l *session) noteLost() {
 	n, notTaken := 0, uint64(0)
 	if l.activeState != nil {
@@ -124,8 +127,8 @@ func (l *session) noteLost() {
 	l.e.lost = addUnconfirmed(l.e.lost, l.addr().Named(), n)
 }
 
-// Silent implements carrier.Session. It is like Fail, for a peer that no longer responds and may
-// still be waiting for messages. e.mu must be held.
+// Silent implements carrier.Session. It is like Fail, but records that the peer stopped responding
+// and may not have received messages sent to it. e.mu must be held.
 func (l *session) Silent(err error) {
 	l.silenced = true
 	l.failWith(err)
@@ -137,14 +140,16 @@ func (l *session) Confirmed() {
 	l.unconfirmedOneWay, l.takenExpected = nil, l.sentExpected
 }
 
-// noteSent records a sent unexpected message as unconfirmed if its operation has completed.
+// noteSent adds the unexpected message that o has just sent to the unconfirmed messages. It does
+// nothing if a posted receive or a lease is waiting for the peer's answer, because that operation
+// reports the message's fate.
 func (l *session) noteSent(o *Op) {
 	if l.posted.find(o.tag) == nil && (len(l.e.leases) == 0 || l.e.leases[leaseKey{l, o.tag}] == nil) {
 		l.unconfirmedOneWay = append(l.unconfirmedOneWay, l.seq)
 	}
 }
 
-// noteTaken records that the peer has received the unexpected messages up to and including number
+// noteTaken records that the peer has received all unexpected messages up to and including number
 // id.
 func (l *session) noteTaken(id uint64) {
 	n := 0
@@ -156,22 +161,23 @@ func (l *session) noteTaken(id uint64) {
 	}
 }
 
-// noteCredited calls noteTaken for the messages that the peer has accepted according to its credit.
+// noteCredited calls noteTaken for the messages whose acceptance the peer's credit implies.
 func (l *session) noteCredited() {
 	if id := l.seq - uint64(uint32(l.seq)-(l.credits-l.peer.envelopes)); id <= l.seq {
 		l.noteTaken(id)
 	}
 }
 
-// markPing sets the fields of a PING that is about to be sent: the number of messages before it,
-// and whether it requests the final confirmation.
+// markPing sets the fields of h, a PING about to be sent, to the number of messages sent before it
+// and to whether it requests the final confirmation.
 func (l *session) markPing(h *frame.Header) {
 	if h.Op, h.Tag = l.seq, l.sentExpected<<1; l.asked {
 		h.Tag |= 1
 	}
 }
 
-// deliverPong handles the fields of a PONG that markPing has set. It ignores impossible values.
+// deliverPong handles the fields of a PONG, which repeat those that markPing set in the PING. It
+// ignores numbers of messages that have not been sent.
 func (l *session) deliverPong(h *frame.Header) {
 	if expected := h.Tag >> 1; h.Op <= l.seq && expected <= l.sentExpected {
 		l.noteTaken(h.Op)

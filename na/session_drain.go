@@ -2,8 +2,8 @@ package na
 
 import "github.com/quicksilver-rpc/quicksilver/na/carrier"
 
-// refuseNewPeers makes Admit refuse new peers. Carriers leave new connections to other processes
-// that share the listening socket.
+// refuseNewPeers makes Admit refuse new peers. It also makes carriers stop accepting connections,
+// so that other processes that share the listening socket accept them.
 func (e *endpoint) refuseNewPeers() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -17,7 +17,7 @@ func (e *endpoint) refuseNewPeers() {
 	}
 }
 
-// countUnderway returns the number of operations in flight, by kind.
+// countUnderway returns the number of operations in flight, by kind, in all sessions of e.
 func (e *endpoint) countUnderway() Underway {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -32,24 +32,27 @@ const (
 	expiryEvery = 50 * time.Millisecond
 )
 
-// A retirement is the state of a session that is retiring.
+// A retirement is the state of a retiring session. Such a session completes the operations in
+// flight and is then closed.
 type retirement struct {
 	by  time.Duration // time at which operations in flight are aborted; 0 means never
 	why string
 }
 
-// errExpired returns the error text for a peer's expired certificate. It describes the peer's own
-// certificate, regardless of which certificate in the chain has expired.
+// errExpired returns an error text that says that the certificate of p's peer has expired. It
+// describes the peer's own certificate, even if another certificate in the chain has expired.
 func errExpired(p *carrier.Proof) string {
 	return "the certificate of the peer has expired: " + carrier.Describe(p.Certificates[0])
 }
 
-// hasExpired reports whether any certificate in p has expired. p may be nil.
+// hasExpired reports whether any certificate in p has expired. It reports false if p is nil or if
+// Config.CertificateGrace is negative, which disables expiration.
 func (d *domain) hasExpired(p *carrier.Proof) bool {
 	return p != nil && !p.Expires.IsZero() && d.cfg.CertificateGrace >= 0 && !d.wallClock().Before(p.Expires)
 }
 
-// watchExpiryLocked schedules a check for expired certificates of l, which must be up.
+// watchExpiryLocked schedules a check whether the certificates of l have expired. l must be up, and
+// endpoint.mu must be held.
 func (l *session) watchExpiryLocked() {
 	if p, e := l.proof, l.e; p != nil && !p.Expires.IsZero() && e.dom.cfg.CertificateGrace >= 0 {
 		e.readClock()
@@ -59,8 +62,8 @@ func (l *session) watchExpiryLocked() {
 	}
 }
 
-// retireExpired retires the sessions whose certificates have expired. It returns the time of the
-// next check, or 0 if there is none.
+// retireExpired retires the sessions whose certificates have expired, if a check is due. It returns
+// the time of the next check, or 0 if none is necessary.
 func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 	if e.expiryDue == 0 || now < e.expiryDue {
 		return e.expiryDue
@@ -82,7 +85,8 @@ func (e *endpoint) retireExpired(now time.Duration) (next time.Duration) {
 	return e.expiryDue
 }
 
-// deliverRetire handles a RETIRE: l retires at this side, as it has at the peer.
+// deliverRetire handles a RETIRE frame, with which the peer reports that it has retired the
+// session, by retiring l.
 func (l *session) deliverRetire(h *frame.Header) error {
 	if h.Op != 0 || h.Tag != 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("RETIRE frame with operation %d and tag %#x, want zero", h.Op, h.Tag))
@@ -91,7 +95,8 @@ func (l *session) deliverRetire(h *frame.Header) error {
 	return nil
 }
 
-// startRetiringLocked retires l. Operations that start later use another session.
+// startRetiringLocked retires l because of why, if l is up. Operations that start later use another
+// session. endpoint.mu must be held.
 func (l *session) startRetiringLocked(why string) {
 	if l.retiring != nil || !l.Up() {
 		return
@@ -114,8 +119,8 @@ func (l *session) startRetiringLocked(why string) {
 	l.startSuccessor()
 }
 
-// startSuccessor dials the next session with the peer of l, which is retiring. It does so only if
-// the peer cannot dial this process and no operation will start the dial.
+// startSuccessor dials a session that replaces l, which is retiring. It does nothing if the peer
+// can dial this process or if the next operation will start the dial.
 func (l *session) startSuccessor() {
 	e := l.e
 	if !l.dialled || e.shut || e.idleTimeout() != 0 && (e.dom.own.Listen != "" || e.dom.cls.Regions() == 0) {
@@ -126,7 +131,8 @@ func (l *session) startSuccessor() {
 	}
 }
 
-// hasSuccessorLocked reports whether another session with the peer of l, which is retiring, is up.
+// hasSuccessorLocked reports whether a session that replaces l, which is retiring, is up.
+// endpoint.mu must be held.
 func (l *session) hasSuccessorLocked() bool {
 	n := l.e.successors[l.secret]
 	if n == nil {
@@ -135,8 +141,8 @@ func (l *session) hasSuccessorLocked() bool {
 	return n != nil && n.Up() && n.peer.incarnation == l.peer.incarnation
 }
 
-// tickRetiring asks the peer to close l, which is retiring, once nothing is in flight. After the
-// grace period it closes l with an error.
+// tickRetiring checks l, which is retiring. If nothing is in flight, it asks the peer to close l.
+// If the grace period has expired, it closes l with ErrPeerLost.
 func (l *session) tickRetiring(now time.Duration) {
 	switch r := l.retiring; {
 	case r.by != 0 && now >= r.by:
@@ -167,9 +173,9 @@ func (l *session) forgetSuccession() {
 	}
 }
 
-// currentAddr returns the bound address for an operation that starts now. If a's session is
-// retiring, it is the successor's address. currentAddr returns a itself if there is no session, if
-// the session is being dialed, or if it uses no certificates.
+// currentAddr returns the address of a's session for an operation that starts now or, if that
+// session is retiring, the address of the session that replaces it. It returns a itself if there is
+// no session that is up, or if the session does not use certificates that expire.
 func (e *endpoint) currentAddr(a Addr) Addr {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -196,18 +202,18 @@ func (e *endpoint) currentAddr(a Addr) Addr {
 	case l.checkHostLocked(a) != nil:
 		return a
 	}
-	// An operation with a bound address cannot use another session if this one is closed, so the
-	// address is bound only if necessary.
+	// The address is bound only if necessary, because an operation with a bound address fails if that
+	// session is closed.
 	if !l.Up() || l.proof == nil || l.proof.Expires.IsZero() {
 		return a
 	}
 	return l.addr()
 }
 
-// Current returns the address for all operations of a request that starts now. A session with
-// certificates may retire between two of them, so the returned address is bound to the session, or
-// to its successor if it has retired. Without certificates, or while the session is being dialed,
-// Current returns to.
+// Current returns the address to use for all operations of one request. A session with certificates
+// may retire between two of the operations. The returned address is therefore bound to the current
+// session with the peer, which those operations may use even after it has retired. If the peer's
+// session uses no certificates or is not up, Current returns to.
 func (c upper) Current(to Addr) Addr {
 	if c.Closing() {
 		return to

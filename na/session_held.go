@@ -19,19 +19,20 @@ import (
 //
 // A session has at most one HELD to send, and sends it only if it differs from the last one.
 
-// heldEvery is the time between two checks. A reason is reported after a message has been waiting
-// for one to two such intervals.
+// heldEvery is the time between two checks. A message's reason is reported once the message has
+// been waiting for between one and two intervals.
 const heldEvery = 100 * time.Millisecond
 
-// A heldReport is a session's HELD state, in both directions.
+// A heldReport records why requests are waiting: this side's report to the peer, and the peer's
+// report to this side.
 type heldReport struct {
 	said heldby.State // last state sent or queued
 	owes bool         // said must be sent in a HELD
 	by   heldby.State // last state received from the peer
 }
 
-// isBusy reports whether the session must stay busy in order to report that requests no longer
-// wait.
+// isBusy reports whether the session must stay busy because a HELD must be sent now or when
+// requests no longer wait.
 func (h *heldReport) isBusy() bool { return h.owes || h.said.Reason != heldby.None }
 
 // watchHeld adds l to the sessions that reportHeldLocked checks.
@@ -45,7 +46,8 @@ func (l *session) watchHeld() {
 	}
 }
 
-// reportHeldLocked checks the sessions that have unaccepted messages.
+// reportHeldLocked checks the sessions that have unaccepted messages and queues a HELD for each
+// whose oldest such message was already present at the previous check. e.mu must be held.
 func (e *endpoint) reportHeldLocked(now time.Duration) {
 	waiting := e.holding[:0]
 	for _, l := range e.holding {
@@ -72,7 +74,8 @@ func (e *endpoint) reportHeldLocked(now time.Duration) {
 	e.heldDue.Store(int64(next))
 }
 
-// oldestUnaccepted returns the oldest unaccepted message, or nil if there is none.
+// oldestUnaccepted returns the session's oldest message that has not been accepted, or nil if there
+// is none.
 func (l *session) oldestUnaccepted() *Envelope {
 	if l.activeState == nil {
 		return nil
@@ -80,7 +83,7 @@ func (l *session) oldestUnaccepted() *Envelope {
 	return l.requests.oldestUnaccepted()
 }
 
-// heldBy returns the reason why a message is waiting.
+// heldBy returns the reason why env, which has not been accepted, is waiting.
 func (env *Envelope) heldBy() heldby.State {
 	switch {
 	case env.inbox:
@@ -91,7 +94,7 @@ func (env *Envelope) heldBy() heldby.State {
 	return heldby.State{Reason: heldby.Program, Active: int(env.session.held)}
 }
 
-// queueHeld queues a HELD with h if h differs from the last state.
+// queueHeld queues a HELD with state h unless h is the state last reported.
 func (l *session) queueHeld(h heldby.State) {
 	if l.activeState == nil || !l.Up() || l.heldBack.said == h {
 		return
@@ -100,7 +103,7 @@ func (l *session) queueHeld(h heldby.State) {
 	l.markPending()
 }
 
-// heldFrame returns the HELD to send now.
+// heldFrame returns the HELD frame that is queued and marks it as sent.
 func (l *session) heldFrame() frame.Header {
 	h := l.heldBack.said
 	l.heldBack.owes = false
@@ -109,7 +112,8 @@ func (l *session) heldFrame() frame.Header {
 
 func clamp32(n int) uint32 { return uint32(min(max(int64(n), 0), math.MaxUint32)) }
 
-// deliverHeld handles a HELD.
+// deliverHeld handles a HELD frame by recording the reason for PeerStats.HeldBy and for errors of
+// calls that time out.
 func (l *session) deliverHeld(h *frame.Header) error {
 	reason, active, limit, ok := h.Held()
 	if !ok {
@@ -119,7 +123,8 @@ func (l *session) deliverHeld(h *frame.Header) error {
 	return nil
 }
 
-// peerHeld returns the peer's last report of why requests are waiting.
+// peerHeld returns the peer's last report of why this side's requests are waiting, or the zero
+// State if it has sent none.
 func (l *session) peerHeld() heldby.State {
 	if l.activeState == nil {
 		return heldby.State{}

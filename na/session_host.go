@@ -5,27 +5,29 @@ import (
 	"slices"
 )
 
-// maxHosts limits the number of host names remembered for one peer.
+// maxHosts is the maximum number of host names that a session records for its peer.
 const maxHosts = 64
 
 // Host implements carrier.Session. It returns the host name that the peer's certificate must
 // contain, or "" if that is the name itself.
 func (l *session) Host() string { return l.host }
 
-// certifierOf returns the transport's carrier.Certifier, or nil.
+// certifierOf returns the carrier.Certifier of the first transport, or nil if its peers have no
+// certificates.
 func (e *endpoint) certifierOf() carrier.Certifier {
 	c, _ := e.dom.own.Names.(carrier.Certifier)
 	return c
 }
 
-// An otherHostError is the error for a peer whose certificate is valid for the dialed host name but
-// not for another host name that was looked up.
+// An otherHostError is returned when a peer's certificate is valid for the dialed host name but not
+// for another name by which the same peer was looked up.
 type otherHostError struct{ error }
 
 // Unwrap returns the certificate error.
 func (e otherHostError) Unwrap() error { return e.error }
 
-// lookedUpLocked returns the address for text, which has been resolved to name.
+// lookedUpLocked returns the address for text, which has been resolved to the canonical name. e.mu
+// must be held.
 func (e *endpoint) lookedUpLocked(text Addr, name string) (Addr, error) {
 	if name == "" {
 		return Addr{}, brokenContract(e.dom.own.scheme, "Resolve returned neither a name nor an error")
@@ -44,9 +46,9 @@ func (e *endpoint) lookedUpLocked(text Addr, name string) (Addr, error) {
 	return addr.WithHost(host), nil
 }
 
-// checkHostLocked returns an error if l cannot be used for a. If a was looked up by a host name
-// other than the dialed one, the peer's certificate must contain both. If the session is not up,
-// Greet checks that later.
+// checkHostLocked returns an error if operations with address a cannot use l. If a was looked up by
+// a host name other than the dialed one, the peer's certificate must be valid for both. If l is not
+// up, checkHostLocked records the name, and Greet checks the certificate. e.mu must be held.
 func (l *session) checkHostLocked(a Addr) error {
 	host := a.Host()
 	if host == l.host || a.Session() != 0 {
@@ -68,7 +70,8 @@ func (l *session) checkHostLocked(a Addr) error {
 	return nil
 }
 
-// hasProvenLocked returns an error unless proof is valid for all hosts.
+// hasProvenLocked returns an error if the certificate in proof is not valid for every host in
+// hosts.
 func (l *session) hasProvenLocked(proof *carrier.Proof, hosts []string) error {
 	for _, host := range hosts {
 		if err := l.checkHost(proof, host); err != nil {
@@ -78,7 +81,7 @@ func (l *session) hasProvenLocked(proof *carrier.Proof, hosts []string) error {
 	return nil
 }
 
-// checkHost returns an error if proof is not valid for host.
+// checkHost returns an error if the certificate in proof is not valid for host.
 func (l *session) checkHost(proof *carrier.Proof, host string) error {
 	c := l.e.certifierOf()
 	if c == nil {
@@ -87,6 +90,6 @@ func (l *session) checkHost(proof *carrier.Proof, host string) error {
 	return c.Carries(proof, l.named.Name(), host)
 }
 
-// wantedAddr returns the dialed address, including the host name that the peer's certificate must
-// contain.
+// wantedAddr returns the address with which the session was dialed, including the host name that
+// the peer's certificate must contain.
 func (l *session) wantedAddr() Addr { return l.named.WithHost(l.host) }

@@ -23,8 +23,9 @@ func (e *endpoint) identifyEnvelope(env *Envelope) Identity {
 	return env.session.identity()
 }
 
-// identity returns the peer's Identity, based on its HELLO and the carrier's proof. Over the second
-// transport, the proof is that of the first, over which only this peer received the offer's secret.
+// identity returns the peer's Identity, which consists of data from its HELLO and of the proof of
+// its connection. In a session over the second transport, the proof is from the first transport,
+// over which only this peer received the offer's secret.
 func (l *session) identity() Identity {
 	var id Identity
 	if l.proof != nil {
@@ -36,8 +37,8 @@ func (l *session) identity() Identity {
 	return id
 }
 
-// setLabel sets the label of the session's addresses after the peer's HELLO has arrived. It sets
-// none if the label would equal the address text.
+// setLabel sets the label of the session's addresses from the peer's HELLO, which must have
+// arrived. It leaves the label unset if it would equal the text of the address.
 func (l *session) setLabel() {
 	remote := l.remoteAddr()
 	if !strings.HasPrefix(l.named.Name(), privatePrefix(l.e.dom.own.scheme)) {
@@ -48,8 +49,8 @@ func (l *session) setLabel() {
 	}
 }
 
-// remoteAddr returns the peer's network address, or the last known one if the session has been
-// closed.
+// remoteAddr returns the peer's network address. If the connection has been closed, it returns the
+// last known one.
 func (l *session) remoteAddr() string {
 	if a, ok := l.conn.(carrier.Locator); ok {
 		l.remote = a.Remote()
@@ -65,8 +66,8 @@ func (l *session) transportReason() string {
 	return *l.why
 }
 
-// shownIdentity returns the proof of the dialed peer. If the peer was reached through an offer, it
-// is the proof from the connection over which the offer was received.
+// shownIdentity returns the proof of a dialed peer: that of the current connection or, over the
+// second transport, that of the connection over which the offer was received.
 func (l *session) shownIdentity() *carrier.Proof {
 	if l.onSecondary() {
 		return l.proof
@@ -74,7 +75,8 @@ func (l *session) shownIdentity() *carrier.Proof {
 	return proofOf(l.conn)
 }
 
-// proofOf returns the proof of a connection. Without TLS it returns nil to save memory.
+// proofOf returns the proof of conn. It returns nil if the connection is not secure, so that
+// sessions without TLS do not allocate a Proof.
 func proofOf(conn any) *carrier.Proof {
 	if p, ok := conn.(carrier.Prover); ok {
 		if id := p.Proof(); id.Secure {
