@@ -46,8 +46,9 @@ func (l *session) watchHeld() {
 	}
 }
 
-// reportHeldLocked checks the sessions that have unaccepted messages and queues a HELD for each
-// whose oldest such message was already present at the previous check. e.mu must be held.
+// reportHeldLocked checks the sessions that have unaccepted messages and queues a HELD for each in
+// which the oldest such message has begun to wait, waits for another reason, or no longer waits.
+// e.mu must be held.
 func (e *endpoint) reportHeldLocked(now time.Duration) {
 	waiting := e.holding[:0]
 	for _, l := range e.holding {

@@ -26,13 +26,14 @@ import (
 const (
 	// byeIdle is the code of a GOAWAY that answers a LEAVE.
 	byeIdle = ErrAgain
-	// askAgain is the time between two LEAVEs for a session that is waiting for envelopes.
+	// askAgain is the time after which a session that is waiting for envelopes retries, which may send
+	// another LEAVE to an idle peer.
 	askAgain = 100 * time.Millisecond
-	// keepFor is the time after a STAY during which no LEAVE is sent. It is longer than the pause
-	// between two dials, so that a new peer is refused with the reason if no other session can be
-	// closed.
+	// keepFor is how long no LEAVE is sent after a STAY. It is longer than the pause between two
+	// dials, so that a new peer is refused, with the reason, if no other session can be closed.
 	keepFor = time.Second
-	// maxRetired limits the number of entries in endpoint.retired.
+	// maxRetired is the maximum number of entries in endpoint.retired, which remembers sessions that
+	// were closed because they were idle.
 	maxRetired = 4096
 )
 
@@ -51,7 +52,7 @@ func (q *idleList) push(l *session) {
 	q.newest = l
 }
 
-// remove removes l from q. q is nil if l is in no list.
+// remove removes l from q. If q is nil, which means that l is in no list, it does nothing.
 func (q *idleList) remove(l *session) {
 	if q == nil {
 		return
@@ -69,8 +70,9 @@ func (q *idleList) remove(l *session) {
 	l.resting, l.older, l.newer = nil, nil, nil
 }
 
-// onIdle removes l's activeState and adds l to the idle sessions, which are closed after
-// IdleTimeout. A loopback session uses no connection and is never closed for being idle.
+// onIdle discards l's activeState and adds l to the idle sessions, which are closed after
+// IdleTimeout. A loopback session is not added, because it uses no connection that closing it would
+// free. since is the time at which l became idle.
 func (e *endpoint) onIdle(l *session, since time.Duration) {
 	l.activeState = nil
 	if l.route == &e.dom.self.route {
@@ -87,9 +89,9 @@ func (e *endpoint) onIdle(l *session, since time.Duration) {
 	}
 }
 
-// idleTimeout returns the idle timeout of sessions dialed by this side, where 0 means never. By
-// default, they are never closed if this process serves calls and cannot be dialed, because peers
-// can reach it only through these sessions.
+// idleTimeout returns the idle timeout of sessions dialed by this side, or 0 if they are never
+// closed. By default, they are not closed if this process serves calls but cannot be dialed,
+// because peers can reach it only through these sessions.
 func (e *endpoint) idleTimeout() time.Duration {
 	switch timeout := e.dom.cfg.IdleTimeout; {
 	case timeout != 0:
@@ -100,8 +102,8 @@ func (e *endpoint) idleTimeout() time.Duration {
 	return idleTimeout
 }
 
-// endIdle sends LEAVE in the sessions that have been idle for IdleTimeout. It returns the time of
-// the next check, or 0 if there is none.
+// endIdle sends LEAVE to the peers of sessions that have been idle for IdleTimeout. It returns the
+// time of the next check, or 0 if none is necessary.
 func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 	timeout := e.idleTimeout()
 	q := &e.idle[1]
@@ -123,9 +125,10 @@ func (e *endpoint) endIdle(now time.Duration) (next time.Duration) {
 	return max(q.oldest.idleSince+timeout, now+e.tickEvery())
 }
 
-// mayLeave reports whether nothing is in flight, nothing is waiting to be sent, and nothing in this
-// process needs the session. If the process cannot be dialed, registered memory needs every
-// session, because peers cannot reach the memory otherwise.
+// mayLeave reports whether the session may be closed for being idle: nothing is in flight or
+// waiting to be sent, and nothing in this process needs the session. If this process has registered
+// memory and cannot be dialed, it needs every session, because peers cannot reach the memory
+// otherwise.
 func (l *session) mayLeave() bool {
 	if l.e.dom.own.Listen == "" && l.e.dom.cls.Regions() > 0 && (l.retiring == nil || !l.hasSuccessorLocked()) {
 		return false
@@ -134,7 +137,8 @@ func (l *session) mayLeave() bool {
 		(l.room == nil || l.room.claimed == 0 && l.room.held == 0) && !l.e.dom.isBound(l.id)
 }
 
-// askToLeave sends LEAVE to propose to the peer that the session be closed.
+// askToLeave sends LEAVE, which proposes to the peer that the session be closed, and changes l to
+// stateLeaving.
 func (l *session) askToLeave() {
 	l.makeBusy()
 	l.state = stateLeaving
@@ -143,7 +147,8 @@ func (l *session) askToLeave() {
 	l.queueControl(frame.Header{Kind: frame.Leave, Op: l.received, Tag: l.receivedExpected})
 }
 
-// cancelLeave returns a session from stateLeaving to stateUp.
+// cancelLeave changes l from stateLeaving to stateUp and sends the operations that were waiting. In
+// other states it does nothing.
 func (l *session) cancelLeave() {
 	if l.state == stateLeaving {
 		l.state = stateUp
@@ -152,8 +157,9 @@ func (l *session) cancelLeave() {
 	}
 }
 
-// deliverLeave handles a LEAVE. It closes the session if it is idle at this side as well and the
-// peer has received all messages. Otherwise it responds with STAY.
+// deliverLeave handles a LEAVE frame. If this side does not need the session either and the peer
+// has received all of this side's messages, deliverLeave closes the session. Otherwise it responds
+// with STAY.
 func (l *session) deliverLeave(h *frame.Header) {
 	if h.Op != l.seq || h.Tag != l.sentExpected || !l.mayLeave() {
 		l.queueControl(frame.Header{Kind: frame.Stay})
@@ -162,7 +168,7 @@ func (l *session) deliverLeave(h *frame.Header) {
 	l.endByAgreement()
 }
 
-// deliverStay handles a STAY, after which the session continues.
+// deliverStay handles a STAY frame, with which the peer refuses a LEAVE. The session remains up.
 func (l *session) deliverStay(h *frame.Header) error {
 	if l.state != stateLeaving {
 		return WithText(ErrProtocol, "unexpected STAY frame")
@@ -174,7 +180,8 @@ func (l *session) deliverStay(h *frame.Header) error {
 	return nil
 }
 
-// endByAgreement closes a session once both sides have agreed and received everything.
+// endByAgreement closes a session that both sides agree to close and in which each has received all
+// messages.
 func (l *session) endByAgreement() {
 	l.Confirmed()
 	for _, q := range []*opList{&l.withdraws.waiting, &l.withdraws.asked} {
@@ -185,16 +192,16 @@ func (l *session) endByAgreement() {
 	l.endIdle()
 }
 
-// leavesQuietly reports whether the loss of the connection counts as the answer to LEAVE, because
-// the GOAWAY may have been lost with it.
+// leavesQuietly reports whether the loss of the connection with err counts as agreement to a LEAVE,
+// because the peer's GOAWAY may have been lost along with the connection.
 func (l *session) leavesQuietly(err error) bool {
 	code := CodeOf(err)
 	return l.state == stateLeaving && !l.silenced && code != ErrProtocol && code != ErrChecksum && !l.e.shut &&
 		l.received == l.leftAt && l.unfreed == 0
 }
 
-// endIdle closes an idle session or one that has retired. Operations started since LEAVE was sent
-// move to a new session.
+// endIdle closes an idle session or one that has retired. Operations that have started since the
+// LEAVE was sent are moved to a new session.
 func (l *session) endIdle() {
 	e, a, also := l.e, l.wantedAddr(), l.also
 	held := l.takeHeld()
@@ -232,7 +239,7 @@ func (l *session) endIdle() {
 	}
 }
 
-// takeHeld removes and returns the unsent operations of l.
+// takeHeld removes the operations of l of which nothing has been sent, and returns them.
 func (l *session) takeHeld() (all []*Op) {
 	for _, q := range []*opList{&l.recvs, &l.leases, &l.expedited, &l.queued, &l.msgs, &l.queuedMoves, &l.probes.waiting} {
 		for o := q.head; o != nil; o = q.head {
@@ -257,7 +264,7 @@ func (l *session) takeHeld() (all []*Op) {
 	return all
 }
 
-// takeOver starts o, which takeHeld has removed from another session with the same peer.
+// takeOver starts o in l. takeHeld has removed o from another session with the same peer.
 func (l *session) takeOver(o *Op) {
 	e := l.e
 	o.session = l
@@ -295,8 +302,9 @@ func (l *session) takeOver(o *Op) {
 	}
 }
 
-// sessionAgain returns a session with the peer at a, whose incarnation must still be the given one.
-// It dials if there is none.
+// sessionAgain returns a session with the peer at a, dialing if there is none. It returns an error
+// if the peer's incarnation is known to differ from the given one. If the session is not up, the
+// incarnation is checked once it is.
 func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) {
 	l := e.names[a.WithHost("")]
 	var err error
@@ -319,8 +327,9 @@ func (e *endpoint) sessionAgain(a Addr, incarnation [16]byte) (*session, error) 
 	return l, l.checkHostLocked(a)
 }
 
-// reserveForPeer reserves envelopes for another peer. If the budget is short and an idle session
-// can be closed, the error is errMakingRoom.
+// reserveForPeer reserves envelopes for another peer and returns their number. If too few are left
+// in the budget and an idle session can be closed, reserveForPeer starts closing it and returns
+// errMakingRoom.
 func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	n, short, err := e.dom.reserveFor(need, want)
 	if !short || !e.makeRoom() {
@@ -332,8 +341,8 @@ func (e *endpoint) reserveForPeer(need, want int) (int, error) {
 	return 0, errMakingRoom
 }
 
-// makeRoom sends LEAVE in the class's least recently used idle session and reports whether a
-// session is being closed.
+// makeRoom starts closing the least recently used idle session of e or, if e has none, of another
+// context of the class. It reports whether any session is being closed.
 func (e *endpoint) makeRoom() bool {
 	if e.makeRoomHere() {
 		return true
@@ -358,7 +367,7 @@ func (e *endpoint) makeRoom() bool {
 	return false
 }
 
-// makeRoomHere is like makeRoom but considers only the sessions of e.
+// makeRoomHere is like makeRoom, but it considers only the sessions of e.
 func (e *endpoint) makeRoomHere() bool {
 	e.readClock()
 	l := e.leastRecent()
@@ -372,8 +381,8 @@ func (e *endpoint) makeRoomHere() bool {
 	return e.leaving > 0
 }
 
-// leastRecent returns the session that has been idle longest and may be closed, or nil if there is
-// none.
+// leastRecent returns the session that has been idle longest among those that may be closed, or nil
+// if there is none.
 func (e *endpoint) leastRecent() *session {
 	a, b := e.idle[0].oldest, e.idle[1].oldest
 	for a != nil || b != nil {
@@ -406,8 +415,8 @@ func (e *endpoint) sweepIdle() {
 	}
 }
 
-// reserveAgain retries reserving the envelopes of a session that is waiting for them, and reports
-// whether it succeeded.
+// reserveAgain retries reserving envelopes for l, which is waiting for them before it dials, and
+// reports whether it succeeded.
 func (l *session) reserveAgain() bool {
 	n, err := l.e.reserveForPeer(0, 0)
 	switch {
@@ -422,8 +431,8 @@ func (l *session) reserveAgain() bool {
 	return true
 }
 
-// reserveFor reserves the envelopes of a session that is waiting for them when the peer dials in
-// the meantime. It reports whether it succeeded.
+// reserveFor is like reserveAgain, for the case that the peer has dialed this side in the meantime.
+// g is the peer's HELLO, which states the number of envelopes that the peer needs.
 func (l *session) reserveFor(g *frame.Greeting) bool {
 	n, err := l.e.reserveForPeer(int(g.Need), int(g.Want))
 	if err != nil {
@@ -440,7 +449,7 @@ func (l *session) reservedLate(n int) {
 	l.setGuarantee(n)
 }
 
-// hurryShort schedules an immediate retry for the sessions that are waiting for envelopes.
+// hurryShort makes all sessions that are waiting for envelopes retry immediately.
 func (e *endpoint) hurryShort() {
 	if e.shorts == 0 {
 		return

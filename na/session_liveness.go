@@ -9,11 +9,12 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// readClock advances e.now outside Poll. It is called in the few places where an old time matters:
-// when the program dials, the last Poll may have been minutes ago.
+// readClock sets e.now to the current time. Poll does so on each call. readClock is called
+// elsewhere before e.now is used for a deadline, because the last Poll may have been minutes ago.
 func (e *endpoint) readClock() { e.now = max(e.now, e.dom.now()) }
 
-// tickNoLaterThan makes the next tick happen no later than at.
+// tickNoLaterThan schedules the next tick for at, unless it is already scheduled for an earlier
+// time.
 func (e *endpoint) tickNoLaterThan(at time.Duration) {
 	if t := e.timer.Load(); t == 0 || int64(at) < t {
 		e.timer.Store(max(int64(at), 1))
@@ -35,9 +36,9 @@ func (e *endpoint) tickEvery() time.Duration {
 // connect within ConnectTimeout, sends PINGs to silent peers, and closes the sessions of peers that
 // have been silent for PeerTimeout.
 //
-// One tick adds at most two tick intervals of silence, even if it runs late. This way, after this
-// process has been stopped, a peer gets another PING, and its answer is read, before its session is
-// closed.
+// Each tick counts at most two tick intervals as silence, even if it runs late. Therefore, if this
+// process has been suspended, it sends each peer another PING and reads the answer before it closes
+// the session.
 func (e *endpoint) tick(now time.Duration) {
 	frozen := e.frozenFor(now)
 	passed := min(now-e.lastTick, 2*e.tickEvery())
@@ -104,8 +105,8 @@ func (e *endpoint) tick(now time.Duration) {
 	e.timer.Store(int64(next))
 }
 
-// nextTick returns the time of the next tick for a session that is waiting or dialing, or 0 for one
-// that is up.
+// nextTick returns the time at which l, which is waiting or dialing, must be checked next. If l is
+// up, it returns 0.
 func (l *session) nextTick() time.Duration {
 	end := l.born + l.e.dom.cfg.ConnectTimeout
 	switch l.state {
@@ -123,7 +124,8 @@ func (l *session) nextTick() time.Duration {
 	return 0
 }
 
-// connectTimeoutError returns the error for a session that did not connect within ConnectTimeout.
+// connectTimeoutError returns an ErrUnreachable error that says that l did not connect within
+// ConnectTimeout, with the error of the last attempt, if any.
 func (l *session) connectTimeoutError() error {
 	text := fmt.Sprintf("no connection within %v", l.e.dom.cfg.ConnectTimeout)
 	if l.choices.isUndecided() && l.state == stateDialing {
@@ -135,8 +137,8 @@ func (l *session) connectTimeoutError() error {
 	return WithText(ErrUnreachable, text)
 }
 
-// frozenFor returns how late a tick runs, or 0 if the delay is within tickGrace and can be
-// explained by a busy machine.
+// frozenFor returns the delay of a tick that runs at now. It returns 0 if the delay is at most
+// tickGrace, because a busy machine can delay ticks by that much.
 func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	late := now - max(time.Duration(e.timer.Load()), e.lastTick)
 	if late <= e.tickGrace() {
@@ -145,11 +147,12 @@ func (e *endpoint) frozenFor(now time.Duration) time.Duration {
 	return late
 }
 
-// tickGrace returns how late a tick may run before this process is considered to have been stopped.
-// A dial that timed out during such a stop is given additional time once.
+// tickGrace returns the delay of a tick beyond which this process is assumed to have been
+// suspended. A dial that timed out in the meantime then has its timeout extended once.
 func (e *endpoint) tickGrace() time.Duration { return min(e.tickEvery(), e.dom.cfg.ConnectTimeout/2) }
 
-// tick measures the peer's silence, sends a PING, and closes the session after too long a silence.
+// tick adds passed to the time for which the peer has been silent, unless something has arrived.
+// Depending on that time, it sends a PING or closes the session.
 func (l *session) tick(now, passed time.Duration) {
 	if !l.checkTaken(passed) {
 		return
@@ -172,7 +175,7 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sinceHeard = min(l.sinceHeard+passed, now-l.lastHeard)
 	switch {
 	case l.suspected && l.sinceHeard >= timeout/2:
-		// Fail before PeerTimeout, so that the peer's new connection is accepted in time.
+		// The session fails before PeerTimeout, so that the peer's new connection is accepted in time.
 		l.failWith(WithText(ErrPeerLost, "the peer has reconnected and does not respond on this session"))
 		return
 	case l.sinceHeard >= timeout:
@@ -185,9 +188,9 @@ func (l *session) tick(now, passed time.Duration) {
 	l.sendPing()
 }
 
-// checkLiveness sends a PING and closes the session soon if no answer arrives, even if nothing is
-// in flight. It is called when the peer connects again, because the peer may have restarted and
-// lost this session.
+// checkLiveness sends a PING. If no answer arrives, a later tick closes the session before
+// PeerTimeout, even if nothing is in flight. checkLiveness is called when a process with the peer's
+// name connects again, because the peer may have restarted and lost this session.
 func (l *session) checkLiveness() {
 	l.makeBusy()
 	if !l.suspected {
@@ -197,14 +200,14 @@ func (l *session) checkLiveness() {
 	l.markPending()
 }
 
-// maxPartial is the number of PeerTimeouts during which bytes of an incomplete message count as a
-// sign of life. If a damaged message has a wrong length, the receiver reads all following frames,
-// including PONGs, as its payload. The checksum can be verified only after the whole length has
-// arrived.
+// maxPartial is the number of PeerTimeout intervals during which the arriving bytes of an
+// incomplete message count as a sign of life. The limit is necessary because, if the length of a
+// message is damaged, the receiver reads all following frames, including PONGs, as its payload, and
+// cannot verify the checksum until that many bytes have arrived.
 const maxPartial = 3
 
-// sendPing queues a PING unless one is already waiting to be sent, so that PINGs to a slow reader
-// do not accumulate.
+// sendPing queues a PING unless one is already queued, so that PINGs to a peer that reads slowly do
+// not accumulate.
 func (l *session) sendPing() {
 	if slices.ContainsFunc(l.flows[carrier.Messages].ctl.all(), func(h frame.Header) bool { return h.Kind == frame.Ping }) {
 		return
@@ -212,18 +215,20 @@ func (l *session) sendPing() {
 	l.queueControl(frame.Header{Kind: frame.Ping})
 }
 
-// noteIdleSign is like noteAlive, for a session that may be idle and thus have no activeState.
+// noteIdleSign is like noteAlive, but does nothing if the session is idle.
 func (l *session) noteIdleSign() {
 	if l.activeState != nil {
 		l.noteAlive()
 	}
 }
 
-// noteAlive records a sign of life and restarts the measurement of silence.
+// noteAlive records that a message has arrived from the peer, so that the next tick restarts the
+// measurement of silence. The session must be busy.
 func (l *session) noteAlive() { l.gotMessage, l.lastHeard = true, l.e.now }
 
-// Heard implements carrier.Session. It records that bytes have arrived from the peer, either bulk
-// data whose header has been verified or part of a message. endpoint.mu must be held.
+// Heard implements carrier.Session. It records that bytes have arrived from the peer. bulk reports
+// whether they are bulk data, whose header has been verified, rather than part of a message.
+// endpoint.mu must be held.
 func (l *session) Heard(bulk bool) {
 	if l.activeState != nil {
 		l.gotMessage = l.gotMessage || bulk

@@ -18,10 +18,10 @@ import (
 // A session has at most one PROBE and one PROBED to send. PROBED n completes the probes of PROBE n
 // and all earlier ones.
 
-// maxProbes limits the number of probes in flight in one session.
+// maxProbes is the maximum number of probes in flight in one session.
 const maxProbes = 1024
 
-// probeState is the state of one session's probes, in both directions.
+// A probeState is the state of one session's probes, in both directions.
 type probeState struct {
 	waiting opList // probes not yet sent
 	asked   opList // sent probes; op.id is the number of their PROBE
@@ -32,10 +32,11 @@ type probeState struct {
 	readiness frame.Readiness
 }
 
-// isBusy reports whether a probe from the peer is unanswered.
+// isBusy reports whether a probe from the peer has not been answered.
 func (p *probeState) isBusy() bool { return p.due || p.answering != 0 }
 
-// startProbe starts a probe of the peer at to.
+// startProbe starts the operation t, a probe of the peer at to, which fails with ErrTimeout at the
+// time by.
 func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 	if e.faults != nil && e.failsAtOnce(t, nil) {
 		return
@@ -62,12 +63,13 @@ func (e *endpoint) startProbe(t ticket, to Addr, by Deadline) {
 	}
 }
 
-// owesState reports whether a PROBED, PROBE, or HELD must be sent.
+// owesState reports whether a PROBED, PROBE, or HELD frame is waiting to be sent.
 func (l *session) owesState() bool {
 	return l.probes.answering != 0 || l.probes.waiting.n > 0 && l.state == stateUp || l.heldBack.owes
 }
 
-// stateFrame returns the PROBED, PROBE, or HELD to send now.
+// stateFrame returns the next PROBED, PROBE, or HELD frame to send, in this order of priority, and
+// marks it as sent. owesState must have returned true.
 func (l *session) stateFrame() frame.Header {
 	p := &l.probes
 	if n := p.answering; n != 0 {
@@ -86,7 +88,8 @@ func (l *session) stateFrame() frame.Header {
 	return frame.Header{Kind: frame.Probe, Op: l.probeSeq}
 }
 
-// deliverProbe handles a PROBE frame. It queues answerProbes to be run by Trigger.
+// deliverProbe handles a PROBE frame. It queues the task answerProbes, so that the answer is sent
+// only once the program calls Trigger.
 func (l *session) deliverProbe(h *frame.Header) error {
 	if h.Op == 0 || h.Tag != 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("PROBE frame with number %d and tag %#x", h.Op, h.Tag))
@@ -103,8 +106,8 @@ func (l *session) deliverProbe(h *frame.Header) error {
 	return nil
 }
 
-// answerProbes queues a PROBED for each session whose PROBE has arrived. It is a task, run by
-// Trigger.
+// answerProbes queues a PROBED for each session in which a PROBE has arrived. It is a task that
+// Trigger runs.
 func (e *endpoint) answerProbes(any) (ran int) {
 	e.mu.Lock()
 	defer e.Unlock()
@@ -125,7 +128,8 @@ func (e *endpoint) answerProbes(any) (ran int) {
 	return 0
 }
 
-// forgetProbe removes l, which is being closed, from the sessions that answerProbes handles.
+// forgetProbe removes l, which is being closed, from endpoint.probed, the sessions whose probes
+// answerProbes answers.
 func (l *session) forgetProbe() {
 	if l.activeState == nil || !l.probes.due {
 		return
@@ -143,7 +147,8 @@ var (
 	errNotDriven    = WithText(ErrTimeout, "no response to the probe: the peer's event loop does not run, or its program is busy")
 )
 
-// deliverProbed handles a PROBED frame. It completes the probes up to and including its number.
+// deliverProbed handles a PROBED frame. It completes all probes that were sent with the frame's
+// number or an earlier one.
 func (l *session) deliverProbed(h *frame.Header) error {
 	if h.Op == 0 || h.Op > l.probeSeq {
 		return WithText(ErrProtocol, fmt.Sprintf("PROBED frame with number %d, sent %d probes", h.Op, l.probeSeq))

@@ -7,9 +7,10 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// Deliver implements carrier.Session. It handles a complete frame from the peer that is not bulk
-// data. payload is valid only during the call. If Deliver returns an error, the peer has violated
-// the protocol, and the carrier calls Fail with the error. endpoint.mu must be held.
+// Deliver implements carrier.Session. It handles a frame from the peer that has arrived completely
+// and is not bulk data. payload is valid only during the call. If Deliver returns an error, the
+// peer has violated the protocol, and the carrier must call Fail with that error. endpoint.mu must
+// be held.
 func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	if l.state == stateDown {
 		return nil
@@ -97,15 +98,16 @@ func (l *session) Deliver(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// countMessage counts a received or sent message in endpoint.messages. A message with a body counts
-// as bulk data instead.
+// countMessage counts a message that has been sent or received in endpoint.messages. A message with
+// a body is not counted, because it is treated as bulk data.
 func (l *session) countMessage(h *frame.Header) {
 	if h.Flags&frame.FlagBody == 0 {
 		l.e.messages++
 	}
 }
 
-// checkHeader checks the fields that all frames of a session have and applies the credit.
+// checkHeader validates the context ID and the credit, which all frames of a session contain, and
+// adopts the credit if it has grown.
 func (l *session) checkHeader(h *frame.Header) error {
 	if int(h.Context) != l.e.id {
 		return WithText(ErrProtocol, fmt.Sprintf("%v frame for context %d in a session with context %d", h.Kind, h.Context, l.e.id))
@@ -122,8 +124,8 @@ func (l *session) checkHeader(h *frame.Header) error {
 	return nil
 }
 
-// deliverUnexpected handles an UNEXPECTED that has arrived completely. It copies the payload into
-// an envelope.
+// deliverUnexpected handles an UNEXPECTED frame that has arrived completely, copying its payload
+// into an envelope.
 func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 	if err := l.checkUnexpected(len(payload)); err != nil {
 		return err
@@ -133,10 +135,11 @@ func (l *session) deliverUnexpected(h *frame.Header, payload []byte) error {
 	return l.onUnexpected(h, env)
 }
 
-// checkUnexpected returns an error if the peer may not send an unexpected message of n bytes now.
+// checkUnexpected returns an error if the peer has no credit, or no room, for an unexpected message
+// of n bytes.
 func (l *session) checkUnexpected(n int) error {
-	// This side counts announced credits and received messages, so it detects a peer that exceeds its
-	// credit before that peer uses other peers' envelopes.
+	// A peer that exceeds its credit must be detected before it uses envelopes guaranteed to other
+	// peers.
 	if next := l.received + 1; int32(l.advertised+ExpeditedEnvelopes-uint32(next)) < 0 {
 		return WithText(ErrProtocol, fmt.Sprintf("unexpected message %d exceeds the guaranteed %d envelopes and %d expedited ones",
 			next, l.advertised, ExpeditedEnvelopes))
@@ -144,8 +147,8 @@ func (l *session) checkUnexpected(n int) error {
 	return l.checkRoom(n)
 }
 
-// onUnexpected charges a received message to the guaranteed envelopes. It presents the message,
-// unless its body has yet to arrive.
+// onUnexpected counts env, a received message, against the peer's envelopes. It presents the
+// message to its receiver, unless the message has a body that has not arrived completely.
 func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	whole := true
 	if h.Flags&frame.FlagBody != 0 {
@@ -168,8 +171,8 @@ func (l *session) onUnexpected(h *frame.Header, env *Envelope) error {
 	return nil
 }
 
-// presentMessage completes a posted receive with the message or appends the message to the inbox. A
-// message that was withdrawn before its body was complete is discarded.
+// presentMessage completes the oldest posted receive with env or, if there is none, appends env to
+// the inbox. It discards env if the peer withdrew the message before its body was complete.
 func (l *session) presentMessage(env *Envelope) {
 	if env.withdrawn {
 		l.e.discardMessage(env)
@@ -184,8 +187,8 @@ func (l *session) presentMessage(env *Envelope) {
 	l.e.nctx.wakeLeader()
 }
 
-// deliverExpected handles an EXPECTED. env is nil, or an envelope that holds the payload and is not
-// used elsewhere.
+// deliverExpected handles an EXPECTED frame. If env is not nil, it holds the payload, and
+// deliverExpected takes ownership of it.
 func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope) error {
 	l.receivedExpected++
 	if h.Flags&frame.FlagBody != 0 {
@@ -201,8 +204,8 @@ func (l *session) deliverExpected(h *frame.Header, payload []byte, env *Envelope
 	return nil
 }
 
-// deliverWhole completes the receive for an expected message whose body, if any, has arrived. It
-// drops the message if there is no such receive.
+// deliverWhole completes the receive that is posted for an expected message. The message's body, if
+// it has one, must have arrived. If no such receive is posted, deliverWhole drops the message.
 func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	withBody := env != nil && env.Body != nil
 	if withBody { // the receive owns the memory, so the room is released
@@ -213,7 +216,7 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	// sender is notified, because it keeps lent memory until then.
 	o := l.posted.find(Tag(h.Tag))
 	n := h.Payload()
-	if o == nil || o.kind == kindCall && o.id == 0 || // its request has not been sent
+	if o == nil || o.kind == kindCall && o.id == 0 || // the call's request has not been sent
 		// The receive was posted after the message had begun to arrive.
 		len(payload) < n && n <= max(len(o.buf), o.most) {
 		l.e.stats.LateDropped++
@@ -247,12 +250,12 @@ func (l *session) deliverWhole(h *frame.Header, payload []byte, env *Envelope) {
 	l.e.finishOpLocked(o, r)
 }
 
-// deliverDone handles a DONE frame. It completes the put or get that the owner of the memory has
-// carried out.
+// deliverDone handles a DONE frame, with which the owner of the memory reports the result of a put
+// or get, by completing that operation.
 func (l *session) deliverDone(h *frame.Header) error {
 	o := l.e.inFlight.get(h.Op)
-	// The operation has been canceled, or it belongs to another session and this peer must not
-	// complete it.
+	// The operation has been canceled, or it belongs to another session, whose operations this peer
+	// must not complete.
 	if o == nil || o.session != l {
 		l.e.stats.LateDropped++
 		return nil
@@ -274,9 +277,10 @@ func (l *session) deliverDone(h *frame.Header) error {
 	return nil
 }
 
-// reachMem returns the memory for a GET or PUT from the peer. If the request completes immediately,
-// it queues the DONE and returns nil. under is the number of such requests in flight in the
-// session.
+// reachMem returns the memory for h, a GET or PUT from the peer that needs the given access. If the
+// request is refused or has length 0, reachMem queues the DONE and returns nil. It returns an error
+// if the session must be closed because the peer is guessing tokens. under is the number of
+// requests of this kind in flight in the session.
 func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error) {
 	mem, code := l.e.dom.findMem(l, h.Tail, need)
 	if code == OK && under >= maxServing {
@@ -285,13 +289,14 @@ func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error
 	if code == OK && h.Tail.Length > 0 {
 		return mem, nil
 	}
-	// The answer contains only a code, so that a peer without permission cannot learn whether the
-	// memory exists or how long it is.
+	// The answer contains only a code, so that a peer without permission does not learn the length of
+	// the memory.
 	l.queueControl(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
 	return nil, l.countDenied(code, h.Tail.Token)
 }
 
-// deliverGet handles a GET frame. It starts sending the memory.
+// deliverGet handles a GET frame. If the peer may read the memory, deliverGet starts sending the
+// requested bytes.
 func (l *session) deliverGet(h *frame.Header) error {
 	if l.served[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("GET frame for operation %#x, which is in progress", h.Op))
@@ -304,7 +309,8 @@ func (l *session) deliverGet(h *frame.Header) error {
 	return nil
 }
 
-// deliverPut handles a PUT frame. It creates the sink for the data.
+// deliverPut handles a PUT frame. If the peer may write to the memory, deliverPut prepares to
+// receive the data.
 func (l *session) deliverPut(h *frame.Header) error {
 	if l.sinks[h.Op] != nil {
 		return WithText(ErrProtocol, fmt.Sprintf("PUT frame for operation %#x, which is in progress", h.Op))
@@ -323,10 +329,10 @@ func (l *session) deliverPut(h *frame.Header) error {
 	return nil
 }
 
-// countDenied counts the tokens for which requests were denied. If there are more than maxDenials,
-// the peer is guessing keys, and countDenied returns an error that closes the session. Each token
-// counts once, because a peer with an outdated key repeats it for every chunk. A token of memory
-// that this class has deregistered does not count.
+// countDenied counts token if code denies a request that contained it. If more than maxDenials
+// tokens have been denied, it returns an error that closes the session, because the peer appears to
+// be guessing. Each token counts once, because a peer with an outdated key repeats it for every
+// chunk. Tokens of memory that this class has deregistered do not count.
 func (l *session) countDenied(code Code, token [16]byte) error {
 	switch {
 	case code == OK || code == ErrAgain || code == ErrRevoked && l.e.dom.cls.isIssued(token):
@@ -340,7 +346,8 @@ func (l *session) countDenied(code Code, token [16]byte) error {
 	return nil
 }
 
-// deliverCancel handles a CANCEL frame. It stops the put, get, or body that the peer has canceled.
+// deliverCancel handles a CANCEL frame by stopping the put, get, or body that the peer has
+// canceled.
 func (l *session) deliverCancel(h *frame.Header) {
 	if h.Flags&frame.FlagBody != 0 {
 		l.cancelBody(h)

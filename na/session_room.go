@@ -6,10 +6,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 )
 
-// peerRoom accounts for the room for messages longer than an envelope, bodies, and streams. It is a
-// cumulative credit in bytes, by size class, in addition to the envelope credit. A message uses one
-// envelope regardless of its size, so the envelope guarantee stays exact. If there is no room, the
-// source does not wait but sends the message another way.
+// A peerRoom accounts for a session's room, in both directions. Room is memory at the receiver for
+// messages longer than an envelope, bodies, and streams. It is a cumulative credit in bytes, by
+// size class, in addition to the envelope credit. A message uses one envelope regardless of its
+// size, so the envelope guarantee stays exact. If there is no room, the source does not wait but
+// sends the message another way.
 //
 //	source: used ≤ granted                             destination: taken ≤ announced ≤ freed + reserved
 //	ClaimRoom ─► SendUnexpected ── UNEXPECTED ──► taken ─► recycled: freed
@@ -32,16 +33,16 @@ type peerRoom struct {
 }
 
 const (
-	// maxRoom limits a session's room for messages, in bytes, to 64 messages of the largest class.
-	// maxBodies is the corresponding limit for bodies.
+	// maxRoom is the maximum room of a session for messages, in bytes. It holds 64 messages of the
+	// largest class. maxBodies is the corresponding limit for bodies.
 	maxRoom   = 64 * MaxRoom
 	maxBodies = 4 * MaxBody
-	// maxGrant limits the unused room that a peer may grant, in bytes.
+	// maxGrant is the maximum unused room that a peer may grant, in bytes.
 	maxGrant = 1 << 30
 )
 
-// roomOf returns the room that a message or body of n bytes occupies, or 0 if it fits in an
-// envelope.
+// roomOf returns the number of bytes of room that a message or body of n bytes occupies. It returns
+// 0 if the message fits in an envelope.
 func (l *session) roomOf(n int) int {
 	switch {
 	case n <= l.eager:
@@ -52,7 +53,7 @@ func (l *session) roomOf(n int) int {
 	return RoomBytes(roomClass(n))
 }
 
-// ensureRoom returns the room account of l, allocating it if necessary.
+// ensureRoom returns l.room, allocating it if necessary.
 func (l *session) ensureRoom() *peerRoom {
 	if l.room == nil {
 		l.room = &peerRoom{}
@@ -87,7 +88,7 @@ func (d *domain) reserveRoom(want, least, have int64) int64 {
 	return n
 }
 
-// roomLeftLocked returns the number of bytes that may still be reserved for room, for all peers
+// roomLeftLocked returns the number of bytes of room that may still be reserved for all peers
 // together. d.mu must be held.
 func (d *domain) roomLeftLocked() int64 {
 	if d.cfg.Room != 0 {
@@ -100,9 +101,10 @@ func (d *domain) roomLeftLocked() int64 {
 	return min(share, d.cfg.Budget-d.reserved) - d.room
 }
 
-// reclaimRoom returns n bytes of room that a peer has freed to the budget if another peer has been
-// refused room. It reports whether it did so. have is the peer's room, of which at least 4*n bytes
-// are required, so that the peer keeps room for several such messages.
+// reclaimRoom returns n bytes of room, which a peer has freed, to the budget if another peer has
+// been refused room, and reports whether it did so. have is the number of bytes of room reserved
+// for the peer. If have is less than 4*n, reclaimRoom does nothing, so that the peer keeps room for
+// several messages.
 func (d *domain) reclaimRoom(n, have int64) bool {
 	missed := d.missed.Load()
 	if missed <= 0 || have < 4*n {
@@ -119,9 +121,10 @@ func (d *domain) unreserveRoom(n int64) {
 	d.mu.Unlock()
 }
 
-// claimRoom claims room for a body or for one unexpected message of n bytes that is longer than an
-// envelope. bound is to, bound to the session that has the claim. Sending the message releases the
-// claim, whatever the result. If the message is not sent, the caller must call returnRoom.
+// claimRoom claims room at the peer for one body, or for one unexpected message longer than an
+// envelope, of n bytes. bound is the address to, bound to the session in which the room was
+// claimed. If there is not enough room, ok is false. A send to bound releases the claim, whatever
+// its result. If nothing is sent, the caller must call returnRoom.
 func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -138,7 +141,7 @@ func (e *endpoint) claimRoom(to Addr, n int) (bound Addr, ok bool) {
 	return l.addr(), true
 }
 
-// returnRoom releases a claim made by claimRoom that no message has used.
+// returnRoom releases a claim of n bytes that claimRoom has returned and no send has used.
 func (e *endpoint) returnRoom(bound Addr, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -147,8 +150,8 @@ func (e *endpoint) returnRoom(bound Addr, n int) {
 	}
 }
 
-// useClaim releases the claim for a message of n bytes and returns its room, or 0 if there is no
-// claim.
+// useClaim removes the claim for a message of n bytes and returns the number of bytes of room that
+// it covered. It returns 0 if there is no such claim.
 func (l *session) useClaim(n int) int {
 	need := l.roomOf(n)
 	if l.room == nil || l.room.claimed < uint64(need) {
@@ -158,7 +161,8 @@ func (l *session) useClaim(n int) int {
 	return need
 }
 
-// returnRoom returns n bytes of claimed room that were not used and offers them to streams.
+// returnRoom marks n bytes of room that were claimed but not used as free and lets waiting streams
+// use them.
 func (l *session) returnRoom(n int) {
 	if n > 0 {
 		l.room.used -= uint64(n)
@@ -166,8 +170,8 @@ func (l *session) returnRoom(n int) {
 	}
 }
 
-// roomGranted handles the total room that the peer has granted. A smaller total is older and is
-// ignored.
+// roomGranted handles a CREDIT frame in which the peer has granted total bytes of room since the
+// session began. A total smaller than the last one is outdated and is ignored.
 func (l *session) roomGranted(total uint64) error {
 	if total == 0 || l.room != nil && int64(total-l.room.granted) <= 0 {
 		return nil
@@ -181,9 +185,9 @@ func (l *session) roomGranted(total uint64) error {
 }
 
 // firstGrant is the number of messages for which the first grantRoom in a session reserves room.
-// With four, one message is a quarter of the room, and scheduleRoomUpdate sends a CREDIT frame once
-// half of it is free. Sequential calls therefore return their room along with their responses and
-// need no separate frames.
+// With four, one message uses only a quarter of the room, whereas scheduleRoomUpdate sends a CREDIT
+// frame once half of it is free. The room used by sequential calls is therefore announced in their
+// responses, without separate frames.
 const firstGrant = 4
 
 // grantRoom reserves and announces room for messages of n bytes from peer. The first call in a
@@ -210,8 +214,8 @@ func (e *endpoint) grantRoom(peer Addr, n int) {
 	l.scheduleRoomUpdate()
 }
 
-// checkRoom returns an error if an unexpected message of n bytes is too long or no room has been
-// announced for it.
+// checkRoom returns an error if an unexpected message of n bytes exceeds the maximum length or the
+// room announced to the peer.
 func (l *session) checkRoom(n int) error {
 	need := l.roomOf(n)
 	switch {
@@ -224,7 +228,7 @@ func (l *session) checkRoom(n int) error {
 	return nil
 }
 
-// takeRoom charges env, a message from the peer, to the room.
+// takeRoom charges the room that env, a message from the peer, occupies to the peer.
 func (l *session) takeRoom(env *Envelope) {
 	if n := l.roomOf(len(env.Data)); n > 0 {
 		l.room.claim(n)
@@ -232,21 +236,22 @@ func (l *session) takeRoom(env *Envelope) {
 	}
 }
 
-// claim charges n bytes from the peer to the room.
+// claim records that n bytes of room are occupied by data that has arrived from the peer.
 func (r *peerRoom) claim(n int) {
 	r.taken += uint64(n)
 	r.held += int64(n)
 }
 
-// freeRoom frees the room of env.
+// freeRoom frees the room that env occupies.
 func (l *session) freeRoom(env *Envelope) {
 	l.freeBytes(env.taken, 0)
 	env.taken = 0
 }
 
-// freeBytes frees n bytes of room taken by the peer's messages. If another peer has been refused
-// room, they return to the budget, provided that at least keep bytes remain. Without that
-// condition, the small amounts freed by streams would gradually take away all room.
+// freeBytes frees n bytes of room that the peer's data occupied. If another peer has been refused
+// room, freeBytes returns them to the budget, provided that this peer keeps at least keep bytes.
+// Without that limit, a peer would gradually lose all of its room through the small amounts that
+// streams free.
 func (l *session) freeBytes(n int, keep int64) {
 	if n == 0 {
 		return
@@ -264,16 +269,18 @@ func (l *session) freeBytes(n int, keep int64) {
 	l.scheduleRoomUpdate()
 }
 
-// unannouncedBytes returns the amount of free room not yet announced to the peer.
+// unannouncedBytes returns the number of bytes of free room that have not been announced to the
+// peer.
 func (r *peerRoom) unannouncedBytes() uint64 { return r.freed + uint64(r.reserved) - r.announced }
 
-// scheduleRoomUpdate queues a CREDIT frame if at least half of the room is free. Smaller amounts
-// are announced with the next message.
+// scheduleRoomUpdate queues a CREDIT frame if at least half of the room is free and unannounced.
+// Smaller amounts are announced along with the next message.
 func (l *session) scheduleRoomUpdate() {
 	r := l.room
 	due := 2*r.unannouncedBytes() >= uint64(r.reserved)
-	// Streams whose readers have stopped may hold more than half of the room. In that case the second
-	// condition causes the announcement.
+	// Streams whose readers have stopped may hold more than half of the room, so less than half would
+	// ever be free. In a session with streams, room is therefore also announced if it is at least as
+	// much as the peer has left.
 	if l.activeState != nil && len(l.streams) > 0 {
 		due = due || r.unannouncedBytes() >= r.announced-r.taken
 	}
@@ -285,7 +292,8 @@ func (l *session) scheduleRoomUpdate() {
 
 func (l *session) roomUpdateDue() bool { return l.room != nil && l.room.updateDue }
 
-// announceRoom returns the total room for a CREDIT about to be sent and marks it as announced.
+// announceRoom returns the total room to put into a CREDIT frame that is about to be sent, and
+// marks it as announced.
 func (l *session) announceRoom() uint64 {
 	if l.room == nil {
 		return 0
@@ -295,7 +303,7 @@ func (l *session) announceRoom() uint64 {
 	return l.room.announced
 }
 
-// roomGauges fills in the room fields of s.
+// roomGauges sets the fields of s that describe the session's room.
 func (l *session) roomGauges(s *PeerStats) {
 	if r := l.room; r != nil {
 		s.Room, s.RoomHeld, s.RoomFree = r.reserved, r.held, int64(r.granted-r.used)
