@@ -147,8 +147,8 @@ func (l *session) askToLeave() {
 	l.queueControl(frame.Header{Kind: frame.Leave, Op: l.received, Tag: l.receivedExpected})
 }
 
-// cancelLeave changes l from stateLeaving to stateUp and sends the operations that were waiting. In
-// other states it does nothing.
+// cancelLeave changes l from stateLeaving to stateUp and schedules the operations that were waiting
+// to be sent. In other states it does nothing.
 func (l *session) cancelLeave() {
 	if l.state == stateLeaving {
 		l.state = stateUp

@@ -289,8 +289,8 @@ func (l *session) reachMem(h *frame.Header, need Access, under int) (*Mem, error
 	if code == OK && h.Tail.Length > 0 {
 		return mem, nil
 	}
-	// The answer contains only a code, so that a peer without permission does not learn the length of
-	// the memory.
+	// The answer contains only a code, so that a peer without permission cannot learn whether the
+	// memory exists or how long it is.
 	l.queueControl(frame.Header{Kind: frame.Done, Op: h.Op, Tag: uint64(code)})
 	return nil, l.countDenied(code, h.Tail.Token)
 }

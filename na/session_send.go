@@ -5,7 +5,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A laneQueue holds the frames other than messages that a session has to send on one carrier.Lane.
+// A laneQueue holds the frames, other than messages, that a session has queued for one
+// carrier.Lane.
 type laneQueue struct {
 	ctl fifo[frame.Header]
 	// ABANDON frames, on carrier.Messages only. They are not in ctl because they do not count toward
@@ -16,20 +17,20 @@ type laneQueue struct {
 	streams    fifo[*Stream]       // one chunk of each in turn
 	streamed   bool                // the last piece was from a stream
 	hasStreams bool                // streams is not empty
-	rotates    bool                // the last piece from a source was from a body
+	rotates    bool                // next last returned a body
 	taken      takenState
 }
 
 func (q *laneQueue) isEmpty() bool { return !q.hasControls() && q.waiting() == 0 && !q.hasStreams }
 
-// hasControls reports whether frames without payload are waiting. They are sent before messages.
+// hasControls reports whether any frames without payload are queued. They are sent before messages.
 func (q *laneQueue) hasControls() bool { return q.ctl.len() > 0 || q.abandons.len() > 0 }
 
-// waiting returns the number of waiting sources and bodies.
+// waiting returns the number of sources and bodies that have bytes to send.
 func (q *laneQueue) waiting() int { return q.sources.len() + q.bodies.len() }
 
-// next removes and returns the source of which to send a piece. It alternates between the first
-// body and the sources.
+// next removes and returns the element of sources or bodies whose next piece must be sent. It
+// alternates between the first body and the sources.
 func (q *laneQueue) next() *outboundBulk {
 	if q.rotates = q.sources.len() == 0 || q.bodies.len() > 0 && !q.rotates; q.rotates {
 		return q.bodies.pop()
@@ -37,7 +38,7 @@ func (q *laneQueue) next() *outboundBulk {
 	return q.sources.pop()
 }
 
-// queueOf returns the queue to which s belongs.
+// queueOf returns the queue for s: q.bodies if s is a body, and q.sources otherwise.
 func (q *laneQueue) queueOf(s *outboundBulk) *fifo[*outboundBulk] {
 	if s.bytes != nil {
 		return &q.bodies
@@ -45,18 +46,20 @@ func (q *laneQueue) queueOf(s *outboundBulk) *fifo[*outboundBulk] {
 	return &q.sources
 }
 
-// queueControl queues a frame without payload on carrier.Messages.
+// queueControl queues h, the header of a frame without payload, on carrier.Messages.
 func (l *session) queueControl(h frame.Header) { l.controlOn(carrier.Messages, h) }
 
-// controlOn queues a frame without payload on a lane, behind the data to which it refers.
+// controlOn queues h, the header of a frame without payload, on lane f. The lane must be that of
+// the data to which the frame refers, so that the frame does not arrive before the data. If too
+// many frames are queued, controlOn closes the session.
 func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 	if l.state == stateDown {
 		return
 	}
 	l.makeBusy()
 	q := &l.flows[f].ctl
-	// These frames must not be dropped, and the peer controls the length of the queue, so the queue
-	// is limited.
+	// The peer determines how many of these frames are queued, and none may be dropped. Therefore the
+	// session is closed if there are too many.
 	if q.len() >= maxControl {
 		l.failWith(WithText(ErrOverflow, "the peer sends requests but does not read the responses"))
 		return
@@ -65,16 +68,17 @@ func (l *session) controlOn(f carrier.Lane, h frame.Header) {
 	l.markPending()
 }
 
-// giveBack returns the GIVE_BACK frame for the memory identified by key.
+// giveBack returns the header of a GIVE_BACK frame, which returns the leased memory identified by
+// key.
 func giveBack(key Key) frame.Header {
 	return frame.Header{Kind: frame.GiveBack, Tail: frame.Tail{Token: key.Token, Length: key.Len}}
 }
 
-// cancelMove returns the CANCEL frame for the put or get with the given ID.
+// cancelMove returns the header of a CANCEL frame, which cancels the put or get with the given ID.
 func cancelMove(id uint64) frame.Header { return frame.Header{Kind: frame.Cancel, Op: id} }
 
-// LaneUp implements carrier.Session. Puts and gets that start after LaneUp use carrier.Bulk.
-// endpoint.mu must be held.
+// LaneUp implements carrier.Session. Long puts and gets that start after LaneUp has been called use
+// carrier.Bulk. endpoint.mu must be held.
 func (l *session) LaneUp() {
 	if l.Up() {
 		l.bulk = true
@@ -90,7 +94,8 @@ func (l *session) LaneDown(err error) {
 	}
 }
 
-// flowFor returns the lane for n bytes of bulk data. All pieces of a transfer use the same lane.
+// flowFor returns the lane to use for n bytes of bulk data. All pieces of a transfer must use the
+// same lane.
 func (l *session) flowFor(n int64) carrier.Lane {
 	if n >= carrier.BulkMin && l.bulk {
 		return carrier.Bulk
@@ -105,11 +110,11 @@ func (l *session) Sends() bool {
 		!l.flows[carrier.Messages].isEmpty() || !l.flows[carrier.Bulk].isEmpty())
 }
 
-// hasMessage reports whether a message can be sent.
+// hasMessage reports whether a message is ready to be sent and the session's state permits it.
 func (l *session) hasMessage() bool { return l.msgs.n > 0 && l.state == stateUp }
 
-// Pull implements carrier.Session. It writes a lane's frames to w in order until there are no more
-// or the next one does not fit. more reports the latter. endpoint.mu must be held.
+// Pull implements carrier.Session. It writes the frames of lane f to w in order until none are left
+// or w has no room for the next one. more reports whether any are left. endpoint.mu must be held.
 //
 // The order on a lane is:
 //
@@ -130,9 +135,9 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 			return !q.isEmpty() || messages && (l.pong || l.stateDue || l.hasMessage() || l.creditDue || l.roomUpdateDue() || l.mayBegin())
 		case messages && l.pong:
 			h := frame.Header{Kind: frame.Pong}
-			// A PONG with a number confirms everything before the PING. If message bodies or stream bytes
-			// from before the PING have yet to arrive, the PONG has no number and shows only that this
-			// side is up.
+			// A PONG with a number confirms everything that the peer sent before the PING. If some of it,
+			// such as message bodies or stream bytes, has yet to arrive, the PONG contains no number and
+			// shows only that this side is alive.
 			if l.pong, l.pongLater = false, l.awaitsBulk(); !l.pongLater {
 				h.Op, h.Tag = l.pongOp, l.pongTag
 			}
@@ -186,17 +191,18 @@ func (l *session) Pull(f carrier.Lane, w carrier.Writer) (more bool) {
 	return false
 }
 
-// sendFrame sends a frame without payload.
+// sendFrame writes a frame with header h and without payload to w.
 func (l *session) sendFrame(f carrier.Lane, w carrier.Writer, h frame.Header) {
 	l.e.head = h
 	w.Frame(l.completeHeader(f, 0), nil)
 }
 
-// completeHeader fills in the fields of endpoint.head that all frames of the session have.
+// completeHeader sets the context ID, the credit, and the payload length in endpoint.head, and
+// returns a pointer to it.
 func (l *session) completeHeader(f carrier.Lane, payload int) *frame.Header {
 	h := &l.e.head
 	h.Context = l.peer.context
-	// A frame on another lane may be read late, so it carries no new credit.
+	// Frames on another lane may be read late, so only frames on carrier.Messages announce new credit.
 	if h.Credit = l.advertised; f == carrier.Messages {
 		h.Credit = l.credit()
 	}
@@ -204,8 +210,9 @@ func (l *session) completeHeader(f carrier.Lane, payload int) *frame.Header {
 	return h
 }
 
-// sendMessage sends the first waiting message and completes its operation, with an error if the
-// message cannot be sent. It returns false if w has no room for the message.
+// sendMessage sends the first message in l.msgs and completes its operation. If the message cannot
+// be sent, the operation completes with an error. sendMessage returns false if w has no room for
+// the message.
 func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	o := l.msgs.head
 	if len(o.buf) > room && l.fitsPeer(o) {
@@ -254,7 +261,8 @@ func (l *session) sendMessage(w carrier.Writer, room int) bool {
 	return true
 }
 
-// putExpected sends an expected message. o is its operation or nil.
+// putExpected writes the expected message buf with the given tag to w. o is the message's
+// operation, or nil if it has none.
 func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *Op) {
 	h := &l.e.head
 	*h = frame.Header{Kind: frame.Expected, Tag: uint64(tag)}
@@ -267,7 +275,7 @@ func (l *session) putExpected(w carrier.Writer, tag Tag, buf []byte, o *Op) {
 	l.putMessage(w, buf)
 }
 
-// nameBody writes the ID of o's body, if it has one, into the header of its message.
+// nameBody sets the body ID in h, the header of o's message, if the message has a body.
 func nameBody(h *frame.Header, o *Op) {
 	if o.x != nil && o.x.bodyID != 0 {
 		h.Flags |= frame.FlagBody
@@ -275,11 +283,11 @@ func nameBody(h *frame.Header, o *Op) {
 	}
 }
 
-// putMessage sends the message whose header is in endpoint.head.
+// putMessage writes a message to w. Its header is endpoint.head and its payload is buf.
 func (l *session) putMessage(w carrier.Writer, buf []byte) {
 	l.countMessage(&l.e.head)
 	l.burst += len(buf)
-	// No hold is needed because the operation completes only under this lock.
+	// buf remains valid because its operation completes only while endpoint.mu is held.
 	w.Frame(l.completeHeader(carrier.Messages, len(buf)), buf)
 	if r := l.room; r != nil && r.unannouncedBytes() > 0 {
 		r.updateDue = true

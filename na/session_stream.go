@@ -23,30 +23,30 @@ import (
 // WINDOW of a stream to the target, or the bytes at offset 0 of a stream to the origin.
 
 const (
-	// minPiece is the minimum number of bytes of a bulk stream that are sent in a DATA frame, which
-	// the receiver does not copy.
+	// minPiece is the minimum number of bytes of a bulk stream for which a DATA frame is used. The
+	// receiver does not copy the payload of a DATA frame.
 	minPiece = 16 << 10
 	// maxStreamFrame limits the bytes of one STREAM frame, so that streams and messages take turns.
 	maxStreamFrame = 16 << 10
 	// maxBurst limits the message bytes sent in a row while a stream is waiting.
 	maxBurst = 64 << 10
-	// maxClassUnsent limits the unsent bytes of all streams of a class. Beyond that, each stream may
-	// have StreamReserve unsent bytes.
+	// maxClassUnsent limits the unsent bytes of all streams of a class. When it has been reached, each
+	// stream may have no more than StreamReserve unsent bytes.
 	maxClassUnsent = 64 << 20
 	// firstRoom is the room, in bytes, that is reserved when a session's first stream begins.
 	// maxStreamRoom is the size to which it may grow.
 	firstRoom     = 256 << 10
 	maxStreamRoom = 2 * maxRoom
-	// maxShelved limits the bytes of a carrier.Shelf that a session's streams may use, give or take
-	// one chunk. The rest is for bodies.
+	// maxShelved limits the bytes of a carrier.Shelf that a session's streams use. It may be exceeded
+	// by one chunk. The rest is for bodies.
 	maxShelved = 8 << 20
 	// maxExpectedRoom limits the room that Stream.Expect reserves, in bytes.
 	maxExpectedRoom = 1 << 20
 )
 
-// reserveStream reserves StreamReserve bytes for a stream to be received. The bytes are taken from
-// the budget or, if the budget is promised to Config.Peers or exhausted, from the room. ofRoom
-// reports the latter.
+// reserveStream reserves StreamReserve bytes for a stream that this side receives. It takes the
+// bytes from the room if Config.Peers reserves the budget for envelopes or the budget is exhausted,
+// and from the budget otherwise. ofRoom reports whether it took them from the room.
 func (d *domain) reserveStream() (ofRoom bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,7 +66,8 @@ func (d *domain) reserveStream() (ofRoom bool, err error) {
 	return ofRoom, nil
 }
 
-// unreserveStream undoes reserveStream. ofRoom is the result of reserveStream.
+// unreserveStream returns the bytes that reserveStream has reserved. ofRoom must be the value that
+// reserveStream returned.
 func (d *domain) unreserveStream(ofRoom bool) {
 	if ofRoom {
 		d.unreserveRoom(StreamReserve)
@@ -77,7 +78,7 @@ func (d *domain) unreserveStream(ofRoom bool) {
 	d.mu.Unlock()
 }
 
-// findStream returns the stream with key k, or nil.
+// findStream returns the open stream with key k, or nil if there is none.
 func (l *session) findStream(k streamKey) *Stream {
 	if l.activeState == nil {
 		return nil
@@ -85,7 +86,7 @@ func (l *session) findStream(k streamKey) *Stream {
 	return l.streams[k]
 }
 
-// addStream adds s to the table of streams and reserves room if s is received by this side.
+// addStream adds s to the table of streams. If this side receives s, it also reserves room.
 func (l *session) addStream(s *Stream) {
 	l.makeBusy()
 	if l.streams == nil {
@@ -107,8 +108,8 @@ func (l *session) removeStream(s *Stream) {
 	}
 }
 
-// beginStreams numbers the streams of a request that is about to be sent, writes the first number
-// into the request, and adds the streams to the table.
+// beginStreams assigns numbers to the streams of o, a request about to be sent, writes the first
+// number into the request, and adds the streams to the table.
 func (l *session) beginStreams(o *Op) {
 	binary.LittleEndian.PutUint64(o.buf[o.x.streamsAt:], l.streamSeq+1)
 	for _, s := range o.x.streams {
@@ -121,8 +122,9 @@ func (l *session) beginStreams(o *Op) {
 }
 
 // endClosedStreams resets those streams of a failed call that the program has closed and the target
-// has not opened, because the target may never open them. It must not be called if the call has
-// been answered, because then the target may still open them.
+// has not opened. The target may never open them, and they would otherwise stay in the table.
+// endClosedStreams must not be called if the call has been answered, because the target may still
+// open the streams in that case.
 func (x *opExtra) endClosedStreams() {
 	for _, s := range x.streams {
 		if s.closed && !s.isOpened() {
@@ -131,8 +133,7 @@ func (x *opExtra) endClosedStreams() {
 	}
 }
 
-// isOpened reports whether the target has opened a stream of this side, which implies that its
-// handler is running.
+// isOpened reports whether the target is known to have opened s, a stream created by this side.
 func (s *Stream) isOpened() bool {
 	if s.sent {
 		return s.out.limit > 0
@@ -140,7 +141,8 @@ func (s *Stream) isOpened() bool {
 	return s.in.most > 0
 }
 
-// growRoom reserves room until the session has to bytes, but no more than maxStreamRoom.
+// growRoom reserves more room for the peer, up to a total of to bytes or maxStreamRoom, whichever
+// is less, as far as it is available.
 func (l *session) growRoom(to int64) {
 	r := l.ensureRoom()
 	if more := min(to, maxStreamRoom) - r.reserved; more > 0 {
@@ -149,25 +151,27 @@ func (l *session) growRoom(to int64) {
 	l.scheduleRoomUpdate()
 }
 
-// growForReaders doubles the room if the readers keep up with the peer: the peer has used three
-// quarters of the announced room, and half of the received bytes have been read.
+// growForReaders doubles the peer's room if it limits the peer more than this side's readers do.
+// This is the case if less than a quarter of the room is left to the peer and unread data occupies
+// less than half of it.
 func (l *session) growForReaders() {
 	if r := l.room; 4*(r.announced-r.taken) < uint64(r.reserved) && 2*r.held < r.reserved {
 		l.growRoom(2 * r.reserved)
 	}
 }
 
-// growRoomIfHeld doubles the room if other streams hold all of it. Otherwise an active reader would
-// have only its stream's reserve, 1 KiB per round trip. The growth is bounded because a stream
-// whose reader has stopped holds at most one window.
+// growRoomIfHeld doubles the peer's room if unread data of other streams occupies all of it.
+// Without more room, a stream with an active reader would be limited to its reserve, 1 KiB per
+// round trip. The growth is bounded because the unread data of one stream does not exceed its
+// window.
 func (l *session) growRoomIfHeld() {
 	if r := l.ensureRoom(); r.announced == r.taken && r.unannouncedBytes() == 0 {
 		l.growRoom(max(2*r.reserved, firstRoom))
 	}
 }
 
-// roomLeft returns the number of bytes of room that the peer has granted and this side has not
-// used.
+// roomLeft returns the number of bytes of room that the peer has granted to this side and that are
+// unused.
 func (l *session) roomLeft() int64 {
 	if l.room == nil {
 		return 0
@@ -175,7 +179,7 @@ func (l *session) roomLeft() int64 {
 	return int64(l.room.granted - l.room.used)
 }
 
-// queueWindow queues s to send its pending WINDOW or RESET.
+// queueWindow adds s to the streams whose pending WINDOW or RESET must be sent.
 func (l *session) queueWindow(s *Stream) {
 	l.makeBusy()
 	if !s.owing {
@@ -186,14 +190,14 @@ func (l *session) queueWindow(s *Stream) {
 	l.markPending()
 }
 
-// oweWindow marks a WINDOW of s as pending and queues s.
+// oweWindow marks a WINDOW of s as pending and schedules it to be sent.
 func (l *session) oweWindow(s *Stream) {
 	s.owesWindow = true
 	l.queueWindow(s)
 }
 
-// sendState sends the next state frame: a PROBED, PROBE, HELD, RESET, or WINDOW. It returns false
-// if w has no room for it.
+// sendState sends the next queued PROBED, PROBE, HELD, RESET, or WINDOW frame. It returns false if
+// w has no room for that frame.
 func (l *session) sendState(w carrier.Writer, room int) bool {
 	switch {
 	case l.owesState():
@@ -206,7 +210,8 @@ func (l *session) sendState(w carrier.Writer, room int) bool {
 	return true
 }
 
-// sendOwed sends the next pending RESET or WINDOW. It returns false if w has no room for it.
+// sendOwed sends the next pending RESET or WINDOW frame. It returns false if w has no room for that
+// frame.
 func (l *session) sendOwed(w carrier.Writer, room int) bool {
 	s := l.owing.pop()
 	h := &l.e.head
@@ -233,7 +238,7 @@ func (l *session) sendOwed(w carrier.Writer, room int) bool {
 	return true
 }
 
-// frameHeader returns the header for a frame of kind k of stream s.
+// frameHeader returns a header of kind k that identifies stream s.
 func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 	h := frame.Header{Kind: k, Op: s.id}
 	if !s.own {
@@ -242,8 +247,8 @@ func (s *Stream) frameHeader(k frame.Kind) frame.Header {
 	return h
 }
 
-// maxWindow returns the limit for the window of s: an eighth of the free room, so that streams
-// whose readers have stopped leave room for others.
+// maxWindow returns the maximum window of s. It is limited to an eighth of the free room, so that
+// streams whose readers have stopped leave room for others.
 func (s *Stream) maxWindow() int64 {
 	most := int64(maxMessageWindow)
 	if s.bulk {
@@ -253,8 +258,9 @@ func (s *Stream) maxWindow() int64 {
 	return max(min(most, (maxStreamRoom-r.held)/8, r.reserved), firstWindow)
 }
 
-// queueOutputLocked queues s in its lane if some of its bytes, or its end, may be sent. If only
-// room is lacking, it adds s to activeState.starved for feedStreams.
+// queueOutputLocked queues s in its lane if some of its bytes, or its end, may be sent now. If only
+// a lack of room prevents that, it adds s to activeState.starved, so that feedStreams queues s
+// later. endpoint.mu must be held.
 func (s *Stream) queueOutputLocked() {
 	l := s.l
 	if !s.open || s.listed || s.err != nil {
@@ -277,7 +283,7 @@ func (s *Stream) queueOutputLocked() {
 	}
 }
 
-// feedStreams queues the streams that are waiting for room.
+// feedStreams queues the streams in activeState.starved for sending while there is room.
 func (l *session) feedStreams() {
 	if l.activeState == nil {
 		return
@@ -289,8 +295,8 @@ func (l *session) feedStreams() {
 	}
 }
 
-// streamPiece sends bytes of the lane's next stream, or the stream's end. It returns false if w has
-// no room for them.
+// streamPiece sends bytes or the end of the next stream that is queued on lane f. room and piece
+// are the limits returned by w.Room. streamPiece returns false if w has no room for any of them.
 func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int) bool {
 	q := &l.flows[f]
 	s := q.streams.pop()
@@ -368,8 +374,9 @@ func (l *session) streamPiece(f carrier.Lane, w carrier.Writer, room, piece int)
 	return true
 }
 
-// streamOf returns the stream of a frame, or nil if the stream is no longer open. own reports
-// whether this side has assigned its number.
+// streamOf returns the stream to which a frame with header h belongs, or nil if that stream is no
+// longer open. own reports whether this side is the stream's origin. streamOf returns an error if
+// the stream has never existed.
 func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	own = h.Flags&frame.FlagAnswer != 0
 	if own && h.Op > l.streamSeq {
@@ -378,8 +385,9 @@ func (l *session) streamOf(h *frame.Header) (s *Stream, own bool, err error) {
 	return l.streams[streamKey{h.Op, own}], own, nil
 }
 
-// admitStream checks a frame carrying n bytes of a stream and charges the bytes to the reserve or
-// the room. If the stream is no longer open, the bytes are dropped and s is nil.
+// admitStream validates the header h of a frame with n bytes of a stream, charges the bytes to the
+// stream's reserve or the session's room, and returns the stream. If the stream is no longer open,
+// s is nil and the caller must drop the bytes.
 func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	s, own, err := l.streamOf(h)
 	if err != nil {
@@ -420,7 +428,7 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	return s, nil
 }
 
-// deliverStream handles a STREAM frame.
+// deliverStream handles a STREAM frame by appending its payload to the unread bytes of the stream.
 func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	s, err := l.admitStream(h, int64(len(payload)))
 	if s != nil {
@@ -429,9 +437,10 @@ func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	return err
 }
 
-// onBytesLocked must be called after bytes of s have arrived. more reports whether more bytes can
-// be read than before. onBytesLocked queues the step of s and removes s from the table if the whole
-// stream has arrived.
+// onBytesLocked must be called after bytes of s have arrived. more must report whether more bytes
+// can be read than before, in which case onBytesLocked queues a call of the step function if one is
+// needed. If the stream has ended, onBytesLocked removes it from the table. endpoint.mu must be
+// held.
 func (s *Stream) onBytesLocked(more bool) {
 	if more {
 		s.queueStepLocked()
@@ -444,8 +453,8 @@ func (s *Stream) onBytesLocked(more bool) {
 	}
 }
 
-// placeStream returns the memory into which the carrier writes the payload of a DATA frame of a
-// stream.
+// placeStream returns a view of the memory into which the carrier must write the payload of h, a
+// DATA frame of a stream.
 func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	n := int64(h.Payload())
 	v.n = n
@@ -462,8 +471,8 @@ func (l *session) placeStream(h *frame.Header) (v view, err error) {
 	return v, nil
 }
 
-// placedStream handles a payload that the carrier has written to the memory returned by
-// placeStream.
+// placedStream must be called after the carrier has written the payload to v, which placeStream has
+// returned. It makes the bytes available to the reader.
 func (l *session) placedStream(v *view) {
 	if s := v.stream; s.err == nil && !s.closed {
 		s.onBytesLocked(s.in.notePlaced(v.chunk, v.at, v.n))
@@ -471,7 +480,8 @@ func (l *session) placedStream(v *view) {
 	v.chunk.drop()
 }
 
-// deliverWindow handles a WINDOW frame, which sets the offset up to which the stream may be sent.
+// deliverWindow handles a WINDOW frame, which sets the offset up to which this side may send the
+// stream.
 func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	s, own, err := l.streamOf(h)
 	if err != nil {
@@ -501,8 +511,8 @@ func (l *session) deliverWindow(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// deliverReset handles a RESET frame. It fails the stream with the peer's error. With FlagEnd the
-// stream continues, and the error replaces io.EOF at its end.
+// deliverReset handles a RESET frame. The stream fails with the peer's error. If the frame has
+// FlagEnd, the stream continues, and its reader receives the error in place of io.EOF.
 func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	s, _, err := l.streamOf(h)
 	switch {
@@ -532,8 +542,8 @@ func (l *session) deliverReset(h *frame.Header, payload []byte) error {
 	return nil
 }
 
-// endStreams fails all streams with err because the session has been closed. It proceeds in order
-// of stream number, so that simulator runs are reproducible.
+// endStreams fails all streams of the session, which has been closed, with err. It does so in order
+// of stream number, so that runs in a simulator are reproducible.
 func (l *session) endStreams(err error) {
 	all := make([]*Stream, 0, len(l.streams))
 	for _, s := range l.streams {

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// takenState tracks whether the peer reads the data sent on one lane, for Config.WriteTimeout.
+// A takenState tracks how long the peer has read no data on one lane, in order to enforce
+// carrier.Network.WriteTimeout.
 type takenState struct {
 	waits bool          // bytes were waiting for the peer at the last check
 	count uint64        // last count returned by carrier.WriteMeter.Taken
-	since time.Duration // how long bytes have been waiting while count did not grow
+	since time.Duration // time for which bytes have been waiting without count growing
 }
 
-// Waits is called by a carrier.WriteMeter when bytes begin to wait for the peer. endpoint.mu must
-// be held.
+// Waits implements carrier.Session. A carrier.WriteMeter calls it when sent bytes begin to wait for
+// the peer to read them. endpoint.mu must be held.
 func (l *session) Waits() {
 	if l.e.dom.own.WriteTimeout > 0 && l.Up() {
 		l.makeBusy()
@@ -22,12 +23,13 @@ func (l *session) Waits() {
 	}
 }
 
-// wasWaiting reports whether bytes were waiting for the peer at the last check.
+// wasWaiting reports whether, at the last check, sent bytes were waiting for the peer to read them.
 func (l *session) wasWaiting() bool {
 	return l.flows[carrier.Messages].taken.waits || l.flows[carrier.Bulk].taken.waits
 }
 
-// stillWaits reports whether bytes that were waiting at the last check are still waiting.
+// stillWaits reports whether sent bytes were waiting for the peer at the last check and still are
+// on any lane.
 func (l *session) stillWaits() bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)
 	if !ok || !l.wasWaiting() {
@@ -44,8 +46,9 @@ func (l *session) stillWaits() bool {
 	return l.wasWaiting()
 }
 
-// checkTaken measures how long the peer has read nothing on a lane, and closes the session after
-// Config.WriteTimeout. It reports whether the session is still up.
+// checkTaken closes the session if, on any lane, the peer has read none of the waiting data for
+// WriteTimeout. passed is the time since the last check. checkTaken reports whether the session is
+// still up.
 func (l *session) checkTaken(passed time.Duration) bool {
 	t, ok := l.route.carrier.(carrier.WriteMeter)
 	limit := l.e.dom.own.WriteTimeout

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// ackTime limits how long Shutdown continues after its deadline while it waits for peers'
-	// confirmations and for callbacks to return. Once a peer is known to have every message, it also
-	// limits the wait for a confirmation before the deadline.
+	// ackTime is how long Shutdown continues after its deadline in order to wait for peers'
+	// confirmations and for callbacks to return. Before the deadline, it limits the wait for
+	// confirmations once no message is known to be unconfirmed.
 	ackTime = 400 * time.Millisecond
-	// lullTime is how long peers must have started no get or put before Shutdown closes the context,
-	// because the next chunk of a transfer may be in flight.
+	// lullTime is the time without a new get or put by a peer after which Shutdown may close the
+	// context. Without it, Shutdown could interrupt a transfer between two chunks.
 	lullTime = 50 * time.Millisecond
 	// driveStep is how long Shutdown drives one context before turning to the next.
 	driveStep = 5 * time.Millisecond
@@ -50,7 +50,7 @@ func (c *Context) Drain() {
 	}
 }
 
-// Drain calls Drain for every context of c. Subsequent calls of NewContext fail.
+// Drain calls Drain for every context of c. Subsequent calls to NewContext fail.
 func (c *Class) Drain() {
 	c.mu.Lock()
 	c.draining = true
@@ -61,7 +61,7 @@ func (c *Class) Drain() {
 	}
 }
 
-// Underway returns the number of operations in flight, by kind.
+// Underway returns the number of operations in flight in c, by kind. It does not block.
 func (c upper) Underway() Underway { return c.ep.countUnderway() }
 
 // Shutdown is like Context.Shutdown, for all contexts of c together.
@@ -131,7 +131,8 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 	return fmt.Errorf("na: shutdown: %d operations in flight: %w", live, err)
 }
 
-// A Shutdown implements the steps of a graceful shutdown, for this package and for higher layers.
+// A Shutdown carries out a graceful shutdown of one or more contexts, for this package and for
+// higher layers.
 //
 //	Drain ─► what is in flight ends ─► CancelRest ─► peers confirm everything ─► Close ─► every callback has returned
 //	         ctx, Config.Linger                     the same, and ackTime              ackTime, and no callback is left to run
@@ -151,7 +152,7 @@ type Shutdown struct {
 	start time.Duration
 }
 
-// Run carries out the steps. It blocks and must not be called from a callback. It returns nil if
+// Run shuts down the contexts. It blocks and must not be called from a callback. It returns nil if
 // everything completed by itself. Otherwise it returns the cause of ctx, ErrTimeout if
 // Config.Linger has elapsed, ErrPeerLost if only messages to lost peers were not confirmed, or
 // ErrBusy if only callbacks that do not return are left.
@@ -197,8 +198,8 @@ func (s *Shutdown) Run(ctx context.Context) error {
 	return ErrBusy
 }
 
-// waitForWork drives the contexts until nothing is in flight. It returns an error if the time limit
-// expires first.
+// waitForWork drives the contexts until nothing is in flight. If ctx is done or Config.Linger has
+// elapsed before that, it returns an error.
 func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
 	class := s.Contexts[0].class
 	reached, lull := uint64(0), s.start
@@ -218,7 +219,8 @@ func (s *Shutdown) waitForWork(ctx context.Context) (err error) {
 	return err
 }
 
-// timeUp returns an error if the time limit has expired.
+// timeUp returns an error if ctx is done or, if ctx has no deadline, Config.Linger has elapsed
+// since the shutdown began.
 func (s *Shutdown) timeUp(ctx context.Context) error {
 	linger := s.Contexts[0].class.cfg.Linger
 	if ctx.Err() != nil {
@@ -231,8 +233,8 @@ func (s *Shutdown) timeUp(ctx context.Context) error {
 }
 
 // waitForAcks drives the contexts until peers have confirmed the messages sent to them, or until
-// ackTime after the time limit. owed reports whether messages to peers that are up remain
-// unconfirmed.
+// ackTime after timeUp has begun to return an error. owed reports whether messages to peers that
+// are up remain unconfirmed.
 func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 	limit := s.now() + ackTime
 	s.drive(func(ran int) bool {
@@ -246,8 +248,8 @@ func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 	return owed
 }
 
-// idle reports whether nothing is in flight. It also returns the total number of gets and puts that
-// peers have started.
+// idle reports whether nothing is in flight in any context. reached is the total number of gets and
+// puts that peers have started.
 func (s *Shutdown) idle() (idle bool, reached uint64) {
 	idle = true
 	for i, c := range s.Contexts {
@@ -258,8 +260,8 @@ func (s *Shutdown) idle() (idle bool, reached uint64) {
 	return idle, reached
 }
 
-// askAcks sends PINGs to the peers of every context. It reports whether all messages are confirmed
-// and returns the number of those that are not.
+// askAcks requests a confirmation from every peer of every context. It reports whether all peers
+// have confirmed all messages, and returns the number of messages that are unconfirmed.
 func (s *Shutdown) askAcks() (confirmed bool, messages int) {
 	confirmed = true
 	for i, c := range s.Contexts {
@@ -290,8 +292,8 @@ func (s *Shutdown) isInside() bool {
 
 func (s *Shutdown) now() time.Duration { return s.Contexts[0].Now() }
 
-// drive drives all contexts in turn until over returns true. ran is the number of callbacks run in
-// the last round.
+// drive drives all contexts in turn until over returns true. It calls over after each round, with
+// the number of callbacks that ran in that round.
 func (s *Shutdown) drive(over func(ran int) bool) {
 	for round := 0; ; round++ {
 		ran := 0

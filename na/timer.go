@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// startTimer starts a timer that completes t at time at.
+// startTimer starts the operation t, a timer that completes at time at.
 func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	e.mu.Lock()
 	if err := e.refusalOfLocked(t); err != nil {
@@ -19,11 +19,12 @@ func (e *endpoint) startTimer(t ticket, at time.Duration) {
 	}
 }
 
-// maxExpire limits the number of timers handled in one Poll. The next Poll handles the rest.
+// maxExpire is the maximum number of timers that one call to Poll handles. The next call handles
+// the rest.
 const maxExpire = 1024
 
-// expireLocked completes the expired timers, and the calls and probes whose deadline has passed.
-// e.mu must be held.
+// expireLocked completes timers that have expired and fails calls and probes whose deadlines have
+// passed. e.mu must be held.
 func (e *endpoint) expireLocked(now time.Duration) {
 	for range maxExpire {
 		o, at := e.timers.First()
@@ -39,21 +40,22 @@ func (e *endpoint) expireLocked(now time.Duration) {
 	}
 }
 
-// addTimer sets a timer for o. It reports whether this timer is now the earliest, in which case the
-// next Poll must happen sooner.
+// addTimer sets a timer for o that expires at time at. It reports whether this is now the earliest
+// timer, in which case the caller must call pollSoon.
 func (e *endpoint) addTimer(o *Op, at time.Duration) (first bool) {
 	e.timers.Set(o, &o.place, max(at, 1))
 	return e.setDue(o.place == 1)
 }
 
-// dropTimer removes o's timer, if it has one.
+// dropTimer removes the timer of o. If o has none, it does nothing.
 func (e *endpoint) dropTimer(o *Op) {
 	first := o.place == 1
 	e.timers.Remove(&o.place)
 	e.setDue(first)
 }
 
-// setDue sets endpoint.due to the time of the first timer if changed is true. It returns changed.
+// setDue sets endpoint.due to the time of the earliest timer if that time has changed, as reported
+// by changed. It returns changed.
 func (e *endpoint) setDue(changed bool) bool {
 	if changed {
 		_, at := e.timers.First()

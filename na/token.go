@@ -17,7 +17,7 @@ type tokenSource struct {
 	made  atomic.Uint64
 }
 
-// next stores a new token in token.
+// next generates a token and stores it in *token. rand fills a slice with random bytes.
 func (t *tokenSource) next(token *[16]byte, rand func([]byte)) {
 	t.key.Do(func() {
 		var key [16]byte
@@ -29,7 +29,7 @@ func (t *tokenSource) next(token *[16]byte, rand func([]byte)) {
 	t.block.Encrypt(token[:], token[:])
 }
 
-// isOwn reports whether t created token.
+// isOwn reports whether t has generated token.
 func (t *tokenSource) isOwn(token [16]byte) bool {
 	if t.made.Load() == 0 {
 		return false
@@ -39,6 +39,6 @@ func (t *tokenSource) isOwn(token [16]byte) bool {
 	return n-1 < t.made.Load() && binary.LittleEndian.Uint64(token[8:]) == 0
 }
 
-// isIssued reports whether token belongs or belonged to memory that c has registered. It is called
-// for tokens that are not currently registered.
+// isIssued reports whether token was generated for memory of c, including memory that has been
+// deregistered.
 func (c *Class) isIssued(token [16]byte) bool { return c.tokens.isOwn(token) }

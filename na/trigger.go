@@ -6,9 +6,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// Queue queues t, which must not already be queued, for Trigger, after all tasks queued so far. It
-// returns false if c has been drained, in which case t does not run. It does not block and is safe
-// for concurrent use.
+// Queue queues t to be run by Trigger after all tasks queued so far. t must not already be queued.
+// Queue returns false if c has run its last callback, in which case t does not run. Queue does not
+// block and is safe for concurrent use.
 func (c upper) Queue(t *Task) bool {
 	if !c.Hold() {
 		return false
@@ -18,7 +18,8 @@ func (c upper) Queue(t *Task) bool {
 	return true
 }
 
-// Follow is like Queue, for a task of a completed operation. A Trigger in progress also runs t.
+// Follow is like Queue, for a task that follows the completion of an operation. A call to Trigger
+// that is already in progress also runs t.
 func (c upper) Follow(t *Task) {
 	if c.Queue(t) {
 		c.behind.Add(1)
@@ -47,7 +48,8 @@ func (c upper) Records(get func() *Envelope, put func(*Envelope)) {
 // maxTaken limits the number of messages that takeMessages removes at a time.
 const maxTaken = 1024
 
-// takeMessages removes messages from the inbox and returns them as tasks.
+// takeMessages removes up to maxTaken messages from the inbox and returns a list of tasks that pass
+// them to the function set by OnMessage. It returns nil if there are none.
 func (c *Context) takeMessages() (first *Task) {
 	if c.onMessage == nil || c.ep.countInbox() == 0 || !c.Upper().Hold() {
 		return nil
@@ -78,11 +80,11 @@ func (c upper) Queued() int {
 	return n
 }
 
-// Arrived reports whether messages are waiting for Trigger.
+// Arrived reports whether messages are waiting for Trigger. It does not block.
 func (c upper) Arrived() bool { return c.ep.countInbox() > 0 }
 
-// Settled is like Queued, but first waits briefly for completed operations whose memory a transport
-// is still using.
+// Settled is like Queued, but it first waits briefly for operations that have been canceled while a
+// transport was using their memory, so that their callbacks are included.
 func (c upper) Settled() int {
 	if c.lingering.Load() > c.slow.Load() {
 		c.waitForUse()
@@ -90,10 +92,10 @@ func (c upper) Settled() int {
 	return c.Queued()
 }
 
-// Trigger runs the currently queued callbacks, at most max of them if max > 0, and returns the
-// number that ran, including steps of the higher layer. It does not wait for callbacks to be
-// queued. It is safe for concurrent use: while a callback runs, other goroutines may run the
-// callbacks behind it.
+// Trigger runs the callbacks that are currently queued, or no more than max of them if max > 0. It
+// returns the number of callbacks that it ran, including steps of the higher layer. It does not
+// wait for callbacks to be queued. It is safe for concurrent use: while one goroutine runs a
+// callback, others may run the callbacks queued after it.
 func (c *Context) Trigger(max int) int {
 	if c.Upper().Settled() == 0 {
 		return 0
@@ -105,8 +107,9 @@ func (c *Context) Trigger(max int) int {
 // implements it.
 type Stopper interface{ Stops() bool }
 
-// TriggerUntil is like Trigger, for the higher layer. It counts only user callbacks and not steps
-// that run none. If w is not nil, it returns after a callback once w reports true.
+// TriggerUntil is like Trigger, but it counts only user callbacks and no other tasks of the higher
+// layer. If w is not nil, TriggerUntil calls w.Stops after each callback and returns once the
+// result is true.
 func (c upper) TriggerUntil(w Stopper, max int) int {
 	return c.frame(loop.UserCode{Run: runTasks, Data: c.Context, N: max, Stop: w})
 }
@@ -161,15 +164,16 @@ func runTasks(k loop.UserCode) (n int) {
 	return n
 }
 
-// runTask runs t. It counts the callback as returned even if t panics.
+// runTask runs t and returns the number of callbacks that ran. It counts t as completed even if t
+// panics.
 func (c *Context) runTask(t *Task) (ran int) {
 	c.cq.n.Add(-1)
 	defer c.callbackReturned()
 	return t.run(t.data)
 }
 
-// A pacer flushes held-back output while Trigger runs many callbacks, so that the peer can start
-// processing the first frames.
+// A pacer flushes the output that corks hold back while Trigger runs many callbacks, so that the
+// peer can process the first frames in the meantime.
 type pacer struct {
 	c    *Context
 	n    int
@@ -179,11 +183,12 @@ type pacer struct {
 const (
 	// paceCount is the number of callbacks between readings of the clock.
 	paceCount = 4
-	// paceTime limits how long output is held back.
+	// paceTime is the time after which output that corks hold back is flushed.
 	paceTime = 10 * time.Microsecond
 )
 
-// onRan must be called after each callback.
+// onRan flushes the output if paceTime has elapsed since the last flush. It must be called after
+// each callback.
 func (p *pacer) onRan() {
 	if p.n++; p.n%paceCount != 0 || p.c.corks.Load() == 0 {
 		return

@@ -9,9 +9,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/internal/loop"
 )
 
-// A userFrame is a function through which a context runs user code: callbacks, handlers, and
-// authorizers. Each context has a different one, so that a stack walk can identify the context
-// whose callback a goroutine is running. Go has no cheaper way to mark a goroutine.
+// A userFrame is a function through which a context calls user code, that is, callbacks, handlers,
+// and authorizers. Each context uses a different function, so that the stack of a goroutine shows
+// for which context it is running user code. Go has no cheaper way to mark a goroutine.
 type userFrame = func(k loop.UserCode) int
 
 // codeFrames holds the frames by number. Each is a separate literal, because Inside distinguishes
@@ -94,7 +94,8 @@ var (
 	freeFrames = ^uint64(0) >> 1
 )
 
-// takeFrame returns a frame for one context and its number, to be passed to returnFrame.
+// takeFrame allocates a userFrame for one context. The caller must pass the frame's number, which
+// is the second result, to returnFrame when the context is closed.
 func takeFrame() (userFrame, int) {
 	framesMu.Lock()
 	defer framesMu.Unlock()
@@ -103,7 +104,7 @@ func takeFrame() (userFrame, int) {
 	return codeFrames[i], i
 }
 
-// returnFrame releases the frame with number i.
+// returnFrame makes the frame with number i available to other contexts.
 func returnFrame(i int) {
 	if i == sharedFrame {
 		return
@@ -113,13 +114,14 @@ func returnFrame(i int) {
 	freeFrames |= 1 << i
 }
 
-// UserFrame returns the frame of c, a function that calls k.Run. The higher layer calls it, while
-// it holds c, to run user code outside Trigger. During such a call, Inside reports true.
+// UserFrame returns a function that calls k.Run in such a way that Inside reports true during the
+// call. The higher layer uses it to run user code outside Trigger. It must have called Hold before.
 func (c upper) UserFrame() func(k loop.UserCode) int { return c.frame }
 
 // Inside reports whether the calling goroutine is running user code for c, through Trigger or
-// UserFrame. It walks the stack, so it should not be called often. Contexts of a process beyond the
-// first 63 share a frame, and Inside does not distinguish between them.
+// UserFrame. It is slow, because it walks the stack. A process can distinguish the first 63
+// contexts. Inside may report true for any context beyond those if the goroutine is running user
+// code for another one of them.
 func (c upper) Inside() bool {
 	entry := reflect.ValueOf(c.frame).Pointer()
 	pcs := make([]uintptr, 64)

@@ -1,10 +1,11 @@
 package na
 
-// A View is memory of a peer mapped into this process, as returned by Context.View.
+// A View is a peer's memory mapped into this process. It is returned by Context.View.
 type View struct {
 	Bytes []byte
-	// End ends the view and must be called exactly once. The error matches ErrRevoked if the owner
-	// has deregistered the memory in the meantime, in which case the bytes read are not valid.
+	// End ends the view. The caller must call it exactly once and must not access Bytes afterward. If
+	// End returns an error that matches ErrRevoked, the owner has deregistered the memory in the
+	// meantime, and the caller must not use the bytes that it has read.
 	End func() error
 }
 

@@ -1,15 +1,15 @@
 package na
 
-// Wake makes one sleeping Progress or, if there is none, the next one return nil. It does not block
-// and is safe for concurrent use.
+// Wake makes one blocked call to Progress return nil or, if none is blocked, the next call. It does
+// not block and is safe for concurrent use.
 func (c *Context) Wake() {
 	c.woken.Store(true)
 	c.wakeLeader()
 	c.loop.Wake()
 }
 
-// Hold keeps c from being drained until Unhold is called, for a caller that will queue a callback.
-// It returns false if c has already been drained, in which case the callback would not run.
+// Hold prevents c from completing its shutdown until Unhold is called, so that a callback that the
+// caller is about to queue runs. It returns false if c has already run its last callback.
 func (c upper) Hold() bool {
 	if c.live.Add(1) > 0 {
 		return true
@@ -18,5 +18,6 @@ func (c upper) Hold() bool {
 	return false
 }
 
-// Unhold releases a Hold after the callback has returned or if it was not queued.
+// Unhold undoes a successful call to Hold. It must be called once the callback has returned, or if
+// no callback was queued.
 func (c upper) Unhold() { c.callbackReturned() }
