@@ -428,7 +428,7 @@ func (l *session) admitStream(h *frame.Header, n int64) (s *Stream, err error) {
 	return s, nil
 }
 
-// deliverStream handles a STREAM frame by appending its payload to the unread bytes of the stream.
+// deliverStream handles a STREAM frame by making its payload available to the stream's reader.
 func (l *session) deliverStream(h *frame.Header, payload []byte) error {
 	s, err := l.admitStream(h, int64(len(payload)))
 	if s != nil {

@@ -9,8 +9,8 @@ import (
 
 const (
 	// ackTime is how long Shutdown continues after its deadline in order to wait for peers'
-	// confirmations and for callbacks to return. Before the deadline, it limits the wait for
-	// confirmations once no message is known to be unconfirmed.
+	// confirmations and for callbacks to return. Before the deadline, it is how long Shutdown waits
+	// for final confirmations once no messages are unconfirmed.
 	ackTime = 400 * time.Millisecond
 	// lullTime is the time without a new get or put by a peer after which Shutdown may close the
 	// context. Without it, Shutdown could interrupt a transfer between two chunks.
@@ -232,9 +232,9 @@ func (s *Shutdown) timeUp(ctx context.Context) error {
 	return nil
 }
 
-// waitForAcks drives the contexts until peers have confirmed the messages sent to them, or until
-// ackTime after timeUp has begun to return an error. owed reports whether messages to peers that
-// are up remain unconfirmed.
+// waitForAcks drives the contexts until peers have confirmed the messages sent to them, but no
+// longer than ackTime after the time limit or after the last message was confirmed, whichever is
+// earlier. owed reports whether messages to peers that are up remain unconfirmed.
 func (s *Shutdown) waitForAcks(ctx context.Context) (owed bool) {
 	limit := s.now() + ackTime
 	s.drive(func(ran int) bool {

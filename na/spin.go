@@ -10,9 +10,9 @@ import (
 // A spinner decides how the leader of a context waits: by sleeping in the poller, or by first
 // polling for a while. Polling has lower latency if a processor is free.
 //
-// The spinner does not compare the durations of the two kinds of wait. The duration of a wait
-// depends on how the peer waits, and two sides that measure each other would both end up asleep. It
-// stops polling for only two reasons:
+// The spinner does not base this decision on how long waits last, because that depends on how the
+// peer waits: two peers that did so would both end up sleeping. It stops polling for only two
+// reasons:
 //   - Nothing arrived during polling, three times in a row. Polling resumes when something
 //     arrives soon after a sleep began.
 //   - Another thread needs this processor, and nothing arrived after that thread ran. Polling
@@ -21,10 +21,10 @@ import (
 // A spinner is used only by the leader.
 type spinner struct {
 	limit  time.Duration // 0 means always asleep
-	procs  int           // GOMAXPROCS, read at most spinProcs waits ago
+	procs  int           // value of GOMAXPROCS, read again every spinProcs waits
 	waits  uint          // number of waits since procs was read
 	misses int           // number of consecutive spins during which nothing arrived
-	vain   time.Duration // duration of a spin interrupted by a timer; the next spin is shorter by it
+	vain   time.Duration // duration of the last spin if a timer interrupted it; subtracted from the duration of the next spin
 	looks  uint
 
 	// The spinner yields the processor periodically. The duration of a yield indicates whether
@@ -49,14 +49,16 @@ const (
 	// spinYield is the number of polls before the clock is read, and the minimum number of polls
 	// between two yields. If no other thread needs the processor, that number grows to spinYields.
 	spinYield, spinYields = 8, 256
-	// A yield that takes yieldLong has let another thread run. One that takes yieldHog has let a
-	// thread run that is computing.
+	// A yield that takes at least yieldLong has let another thread run. One that takes at least
+	// yieldHog has let a thread run that does more than answer a message.
 	yieldLong, yieldHog = 1500 * time.Nanosecond, 100 * time.Microsecond
-	// hotLooks is how often the inlets and the most recently readable descriptor are polled for each
-	// poll of all descriptors. inletLooks is used instead if there are inlets.
+	// hotLooks is the number of times that the most recently readable descriptor is polled for each
+	// poll of all descriptors. If there are inlets, they are polled as well, and inletLooks is used
+	// instead.
 	hotLooks, inletLooks = 4, 64
-	// pauseFirst and pauseLast are the limits of spinner.pause. The pause grows if polling was useful
-	// for less than usefulFor times its cost.
+	// pauseFirst and pauseLast are the minimum and the maximum of spinner.pause. The pause doubles if
+	// the time for which polling was enabled was less than usefulFor times the duration of the yield
+	// that ended it.
 	pauseFirst, pauseLast = 2 * time.Millisecond, time.Second
 	usefulFor             = 4
 	// spinProcs is the number of waits after which GOMAXPROCS is read again.
@@ -67,22 +69,23 @@ const (
 type spinResult int
 
 const (
-	spinNone spinResult = iota // not started, because other goroutines spin on all processors but one
+	spinNone spinResult = iota // not started, because other goroutines already spin on all processors but one
 	spinCame                   // something is or may be ready
 	spinVain                   // nothing arrived during the spin
-	// a Poll is pending, which says nothing about the peer
+	// a timer expired, or work for Poll appeared, before anything arrived
 	spinDue
 )
 
-// spinning is the number of goroutines in this process that are spinning. At least one processor
-// does not spin.
+// spinning is the number of goroutines in this process that are spinning. It is kept below
+// GOMAXPROCS, so that at least one processor is available to other goroutines.
 var spinning atomic.Int32
 
 func newSpinner(limit time.Duration) spinner {
 	return spinner{limit: max(limit, 0), pause: pauseFirst, again: -time.Hour, give: yieldProcessor}
 }
 
-// choose returns the way to wait now. The caller must report the outcome using learn.
+// choose returns asleep or awake, the way in which the leader must wait next. The leader must then
+// report the outcome by calling learn.
 func (s *spinner) choose(now time.Duration) int {
 	if s.waits++; s.procs == 0 || s.waits >= spinProcs {
 		s.procs, s.waits = runtime.GOMAXPROCS(0), 0 // it changes with the limits of the control group (Go 1.25)
@@ -93,9 +96,9 @@ func (s *spinner) choose(now time.Duration) int {
 	return awake
 }
 
-// learn records a wait of duration d. way is the way actually used: the leader may have slept even
-// if choose returned awake. came reports whether anything arrived, as opposed to the time having
-// expired.
+// learn records the outcome of a wait that lasted d. way is the way in which the leader waited,
+// which may be asleep even if choose returned awake. came reports whether anything arrived before
+// the time expired.
 func (s *spinner) learn(way int, d time.Duration, came bool) {
 	switch {
 	case way == awake && came:
@@ -108,8 +111,8 @@ func (s *spinner) learn(way int, d time.Duration, came bool) {
 	}
 }
 
-// yield yields the processor if it is time to do so. It returns how long other threads used the
-// processor, or 0.
+// yield yields the processor if enough polls have been made since the last yield. It returns how
+// long the yield took if another thread ran, and 0 otherwise.
 func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
 	if s.since += spinYield; s.since < s.yields {
 		return 0
@@ -126,15 +129,16 @@ func (s *spinner) yield(now func() time.Duration) (took time.Duration) {
 	return 0
 }
 
-// yielded records that nothing arrived right after a yield of duration took, and reports whether to
-// stop polling. It does so if most yields were unsuccessful, or if took is too long for the other
-// thread to have been the peer.
+// yielded records that nothing arrived right after a yield that let another thread run for the
+// duration took. It reports whether the spinner must stop polling, which is the case if this
+// happened after most of the last 64 yields, or if took is too long for the other thread to have
+// been the peer.
 func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 	s.crowded |= 1
 	if bits.OnesCount64(s.crowded) <= 32 && took < yieldHog {
 		return false
 	}
-	// The pause doubles unless polling was useful for long enough.
+	// The pause doubles unless polling was enabled for long enough since the last pause.
 	if s.pause = min(2*s.pause, pauseLast); now-s.again > usefulFor*max(took, yieldHog) {
 		s.pause = pauseFirst
 	}
@@ -142,8 +146,9 @@ func (s *spinner) yielded(now, took time.Duration) (giveUp bool) {
 	return true
 }
 
-// spin polls until something is ready, but no longer than the spinner's limit and wait. A negative
-// wait means no limit. end is the time at which the spin ended if its time expired.
+// spin polls until something is ready, the spinner's limit has elapsed, or wait has elapsed. If
+// wait is negative, only the spinner's limit applies. how reports why the spin ended, and end is
+// the time at which it ended if nothing arrived.
 func (c *Context) spin(now, wait time.Duration, w pollWaiter) (end time.Duration, how spinResult) {
 	s := &c.spinner
 	defer spinning.Add(-1)

@@ -10,8 +10,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// A Stream is one direction of an ordered byte stream that belongs to a call. The origin creates it
-// and names it in the request. The target opens it when its handler begins:
+// A Stream is an ordered, unidirectional stream of bytes that belongs to a call. The origin creates
+// it and puts its number into the request. The target opens it when its handler begins:
 //
 //	origin                                                target
 //	NewStream, Call with CallSpec.Streams ── request ──►  waits for its handler; no bytes of a stream have been sent
@@ -38,7 +38,7 @@ type Stream struct {
 	l    *session // nil before the request has been sent
 	open bool     // in activeState.streams
 	id   uint64
-	own  bool // this side is the origin and assigned the number
+	own  bool // this side is the origin, which created the stream and assigned its number
 	up   bool
 	bulk bool
 	sent bool // this side is the sender
@@ -76,7 +76,7 @@ const (
 	// maxUnsent and maxBulkUnsent limit the unsent bytes of one stream.
 	maxUnsent     = 64 << 10
 	maxBulkUnsent = 1 << 20
-	// maxResetText limits the text of a RESET, in bytes.
+	// maxResetText is the maximum length of the text in a RESET frame, in bytes.
 	maxResetText = 512
 	// MaxStreams is the maximum number of streams in one call.
 	MaxStreams = 15
@@ -87,10 +87,10 @@ const (
 // NewStream creates a stream for a Call of c. If up is true the stream goes to the target;
 // otherwise it comes from the target. NewStream does not block.
 //
-// bulk reports whether the stream carries large data rather than messages. Such data may use a
-// separate lane and is not covered by a checksum of this module. Trigger calls step with data when
-// a method that returned ErrAgain may be tried again. step returns the number of user callbacks it
-// has run.
+// bulk must be true if the stream is for large data rather than messages. Such data may use a
+// separate lane, and this module adds no checksum to it. When a method that has returned ErrAgain
+// may be tried again, Trigger calls step with data as its argument. step must return the number of
+// user callbacks that it has called.
 //
 // A stream received by this side reserves StreamReserve bytes until Close. The error is ErrNoMemory
 // if neither Config.Budget nor Config.Room has that many bytes left. The caller must call Close,
@@ -138,7 +138,8 @@ func (c upper) OpenStream(e *Envelope, id uint64, up, bulk bool, step func(data 
 	return s, nil
 }
 
-// init initializes the task of s and reserves memory for s.
+// init sets the function that the task of s runs and, if this side receives s, reserves
+// StreamReserve bytes.
 func (s *Stream) init() (err error) {
 	s.task.Init(func(any) int {
 		s.queued.Store(false)
@@ -171,15 +172,16 @@ func (s *Stream) isClosed() bool {
 // CallSpec.StreamsAt.
 func StreamID(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
-// Begun reports whether the stream's request has been sent. Until then, no bytes of the stream have
-// been transferred.
+// Begun reports whether the request that contains the stream's number has been sent. Before that,
+// no bytes of the stream are transferred.
 func (s *Stream) Begun() bool {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
 	return s.l != nil
 }
 
-// Moved returns the number of bytes that have been sent or have arrived in order.
+// Moved returns the number of bytes that this side has sent or, if it is the receiver, that have
+// arrived without a gap before them.
 func (s *Stream) Moved() int64 {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.mu.Unlock()
@@ -189,7 +191,8 @@ func (s *Stream) Moved() int64 {
 	return s.in.next
 }
 
-// tryAgainLocked returns ErrAgain and arms queueStepLocked. endpoint.mu must be held.
+// tryAgainLocked returns ErrAgain and makes the next queueStepLocked queue a call of step.
+// endpoint.mu must be held.
 func (s *Stream) tryAgainLocked() error {
 	s.wants = true
 	return ErrAgain
@@ -206,7 +209,8 @@ func (s *Stream) queueStepLocked() {
 	}
 }
 
-// checkWritableLocked returns an error if nothing may be written now. endpoint.mu must be held.
+// checkWritableLocked returns the error for a write that cannot accept any bytes now, or nil if a
+// write can. endpoint.mu must be held.
 func (s *Stream) checkWritableLocked() error {
 	switch {
 	case !s.sent || s.out.ending || s.closed:
@@ -219,8 +223,8 @@ func (s *Stream) checkWritableLocked() error {
 	return nil
 }
 
-// unsentLeftLocked returns the number of bytes that may be written before some must be sent.
-// endpoint.mu must be held.
+// unsentLeftLocked returns the number of bytes that may still be written before the limit on unsent
+// bytes is reached. endpoint.mu must be held.
 func (s *Stream) unsentLeftLocked() int64 {
 	most := int64(maxUnsent)
 	if s.bulk {
@@ -274,9 +278,10 @@ func (s *Stream) Reserve(n int) ([]byte, error) {
 	return b, nil
 }
 
-// reserveLocked returns memory for at most n bytes. For bulk data, the memory is in the carrier's
-// Shelf, if there is one, where the peer can read it. The Shelf is not used before the reader has
-// begun to read or beyond maxShelved bytes per session.
+// reserveLocked returns memory for between 1 and n bytes that follow those written. For bulk data,
+// it prefers memory in the carrier's Shelf, if there is one, which the peer can read in place. It
+// uses the Shelf only once the reader has begun to read, and for no more than maxShelved bytes per
+// session. endpoint.mu must be held.
 func (s *Stream) reserveLocked(n int64) []byte {
 	s.out.chunks.shelf = nil
 	if s.bulk && s.open && n >= minPiece && s.out.limit > firstWindow && s.l.shelved < maxShelved {
@@ -287,7 +292,8 @@ func (s *Stream) reserveLocked(n int64) []byte {
 	return s.out.reserve(int(n))
 }
 
-// Commit queues the first n bytes of the memory returned by Reserve to be sent. It does not block.
+// Commit queues the first n bytes of the memory returned by Reserve for sending. The caller must
+// not access the memory afterward. Commit does not block.
 func (s *Stream) Commit(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -297,16 +303,17 @@ func (s *Stream) Commit(n int) {
 	s.out.takeBack()
 }
 
-// commitLocked queues n more written bytes to be sent.
+// commitLocked queues n bytes, which have been written to the memory after the previous ones, for
+// sending. endpoint.mu must be held.
 func (s *Stream) commitLocked(n int) {
 	s.out.written += int64(n)
 	s.c.ep.dom.unsent.Add(int64(n))
 	s.queueOutputLocked()
 }
 
-// CloseWrite marks the end of the stream: the receiver gets io.EOF after the last byte. The stream
-// ends when all bytes have been sent; Close may be called before that. CloseWrite does nothing
-// after Reset or on a stream received by this side. It does not block.
+// CloseWrite marks the end of the stream, so that the receiver gets io.EOF after the last byte.
+// Bytes that have not been sent are still sent, even if Close is called in the meantime. CloseWrite
+// does nothing after Reset or on a stream received by this side. It does not block.
 func (s *Stream) CloseWrite() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -318,7 +325,7 @@ func (s *Stream) CloseWrite() {
 }
 
 // Fail is like CloseWrite, but the receiver gets an error after the last byte instead of io.EOF.
-// Unlike Reset, it drops no data. text is truncated to 512 bytes.
+// Unlike Reset, it drops no data. text is truncated to 512 bytes. Fail does not block.
 func (s *Stream) Fail(code Code, text string) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -356,19 +363,19 @@ func (s *Stream) Next() ([]byte, error) {
 	return nil, s.tryAgainLocked()
 }
 
-// startReceivingLocked sends the first WINDOW of a stream to the target when its receiver begins to
-// read. endpoint.mu must be held.
+// startReceivingLocked queues the first WINDOW of s, which allows the origin to send, if none has
+// been sent. It must be called when the receiver begins to read. endpoint.mu must be held.
 func (s *Stream) startReceivingLocked() {
 	if s.open && s.in.limit == 0 {
 		s.l.oweWindow(s)
 	}
 }
 
-// Expect announces that about n bytes will arrive. A receiver that knows the size may call it. The
-// window then starts with that size, as far as the session's room allows, instead of growing as
-// bytes arrive. The sender of a stream to this side is notified when the first bytes have been
-// read. Expect also starts a stream to the target, as Next does. It does nothing once the stream
-// has ended. n need not be exact.
+// Expect sets the window to n bytes, as far as the session's room allows. A receiver that knows the
+// approximate length of the stream may call it, so that the window need not grow as bytes arrive.
+// At the origin, the sender is notified only when the first bytes have been read. At the target,
+// Expect allows the origin to begin sending, as Next does. Expect does nothing on a stream that has
+// ended. It does not block.
 func (s *Stream) Expect(n int64) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -386,8 +393,8 @@ func (s *Stream) Expect(n int64) {
 	}
 }
 
-// Release releases the first n bytes of the result of Next, which allows the sender to send that
-// many more.
+// Release releases the first n bytes of the slice returned by Next, which allows the sender to send
+// as many more. The caller must not access them afterward. Release does not block.
 func (s *Stream) Release(n int) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -412,9 +419,10 @@ func (s *Stream) Release(n int) {
 	}
 }
 
-// Reset ends the stream early. Unsent bytes are dropped, and the other side gets an error with code
-// and text, which is truncated to 512 bytes. If the stream has already ended, Reset does nothing
-// and, if it ended early, returns its error.
+// Reset ends the stream early. Unsent bytes are dropped, and the other side gets an error that
+// matches code and has the given text, truncated to 512 bytes. If the stream has already ended,
+// Reset does nothing. If it has ended early, Reset returns the error with which it ended. Reset
+// does not block.
 func (s *Stream) Reset(code Code, text string) (ended error) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -438,8 +446,8 @@ func (s *Stream) resetLocked(code Code, text string) {
 	s.finishReceivingLocked()
 }
 
-// isOverLocked reports whether s has ended normally, with all bytes sent or read. endpoint.mu must
-// be held.
+// isOverLocked reports whether s has ended normally because all of its bytes have been sent or
+// read. endpoint.mu must be held.
 func (s *Stream) isOverLocked() bool {
 	if s.sent {
 		return s.out.ended
@@ -447,9 +455,9 @@ func (s *Stream) isOverLocked() bool {
 	return s.in.isRead()
 }
 
-// Close releases the stream, after which step is no longer called. Bytes written before CloseWrite
-// are still sent. A stream that has not ended is reset with ErrCanceled. Close may be called at any
-// time, even repeatedly. It does not block.
+// Close releases the stream. step is not called afterward. If CloseWrite has been called, bytes
+// that have not been sent are still sent. Otherwise a stream that has not ended is reset with
+// ErrCanceled. Subsequent calls to Close do nothing. Close does not block.
 func (s *Stream) Close() {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()
@@ -466,7 +474,7 @@ func (s *Stream) Close() {
 	s.finishReceivingLocked()
 }
 
-// dropBytesLocked drops all bytes of s. endpoint.mu must be held.
+// dropBytesLocked drops all unsent or unread bytes of s. endpoint.mu must be held.
 func (s *Stream) dropBytesLocked() {
 	if s.sent {
 		s.c.ep.dom.unsent.Add(-s.out.unsentBytes())
@@ -477,7 +485,8 @@ func (s *Stream) dropBytesLocked() {
 	s.freeRoomLocked(s.in.drop())
 }
 
-// freeRoomLocked frees n bytes of room. endpoint.mu must be held.
+// freeRoomLocked frees n bytes of the session's room that bytes of s occupied. endpoint.mu must be
+// held.
 func (s *Stream) freeRoomLocked(n int64) {
 	if n > 0 {
 		s.l.freeBytes(int(n), firstRoom)
@@ -496,8 +505,8 @@ func (s *Stream) finishReceivingLocked() {
 	}
 }
 
-// failWithLocked ends s because its session has been closed or the peer has reset it. Bytes that
-// have arrived in order can still be read. endpoint.mu must be held.
+// failWithLocked ends s with err, because its session has been closed or the peer has reset it.
+// Bytes that have arrived without a gap can still be read. endpoint.mu must be held.
 func (s *Stream) failWithLocked(err error) {
 	if s.err != nil || s.isOverLocked() {
 		return

@@ -8,20 +8,20 @@ import (
 )
 
 // streamChunk is the number of bytes of a message stream that one chunk covers, and bulkChunk is
-// the number for bulk data. Chunk n begins at n times that size. A DATA frame does not cross a
-// chunk boundary, so bulkChunk is also its maximum size. Smaller frames would require more system
-// calls.
+// the corresponding number for bulk streams. Chunk n covers the bytes starting at offset n times
+// that number. A DATA frame does not cross a chunk boundary, so bulkChunk is also the maximum
+// payload of a DATA frame. A smaller value would require more frames and system calls.
 const (
 	streamChunk = 64 << 10
 	bulkChunk   = 256 << 10
 )
 
-// A chunk is memory for the bytes of one span of a stream or, so that a small stream needs little
-// memory, for a part of them.
+// A chunk is memory for a span of bytes of a stream. It may be smaller than its span, so that a
+// short stream uses little memory.
 type chunk struct {
 	buf  []byte
 	base int  // offset of buf within the span
-	refs int  // one for the stream and one for each view of a carrier
+	refs int  // number of references: one for the stream and one for each view that a carrier uses
 	lost bool // the program may still be using buf, so it is left to the garbage collector
 
 	shelf   carrier.Shelf // shelf that contains buf, or nil if buf is process memory
@@ -36,7 +36,8 @@ var chunkSizes = [...]int{1 << 10, 4 << 10, 16 << 10, streamChunk, bulkChunk}
 // a burst is released.
 var idleChunks [len(chunkSizes)]sync.Pool
 
-// newChunk returns a chunk of between n and bulkChunk bytes at base, with one reference.
+// newChunk returns a chunk with one reference. Its buffer has the smallest size in chunkSizes that
+// holds n bytes and begins at offset base of the span.
 func newChunk(base, n int) *chunk {
 	for i, size := range chunkSizes {
 		if n > size {
@@ -52,8 +53,8 @@ func newChunk(base, n int) *chunk {
 	panic("na: a chunk beyond bulkChunk")
 }
 
-// shelveChunk is like newChunk but uses memory of the shelf, where the peer can read it. It returns
-// nil if the shelf is full.
+// shelveChunk is like newChunk, but the buffer is in q.shelf, where the peer can read it. It
+// returns nil if the shelf is full.
 func (q *chunks) shelveChunk(base, n int) *chunk {
 	for _, size := range chunkSizes {
 		if n > size {
@@ -89,22 +90,22 @@ func (c *chunk) drop() {
 	}
 }
 
-// chunks holds the chunks of a stream that are still needed, starting at some offset. Some may be
-// nil.
+// A chunks holds the chunks with the unsent or unread bytes of a stream, in order. Elements for
+// spans without bytes are nil.
 type chunks struct {
 	list  fifo[*chunk]
 	first int64 // number of the first chunk in list
 	bulk  bool  // the stream carries bulk data
-	lent  bool  // the program is reading a chunk, so dropped chunks must not be reused
-	// shelf is the preferred memory for requests of at least minPiece bytes, or nil. shelved counts
-	// the bytes used there.
+	lent  bool  // the program may be reading a chunk, so dropped chunks must not be reused
+	// shelf, if not nil, is where grow first looks for memory for at least minPiece bytes. shelved
+	// counts the bytes that it uses there.
 	shelf   carrier.Shelf
 	shelved *int64
 	// filled lists the ranges that carriers are writing without holding a lock, at most one per lane.
 	filled []byteRange
 }
 
-// span returns the number of bytes covered by one chunk.
+// span returns the number of bytes that one chunk covers.
 func (q *chunks) span() int64 {
 	if q.bulk {
 		return bulkChunk
@@ -112,7 +113,8 @@ func (q *chunks) span() int64 {
 	return streamChunk
 }
 
-// at returns the chunk for off, or nil, and its memory starting at off.
+// at returns the chunk that covers offset off, and its memory starting at off. It returns nil if
+// there is no such chunk.
 func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	i := off/q.span() - q.first
 	if i < 0 || i >= int64(q.list.len()) {
@@ -127,9 +129,9 @@ func (q *chunks) at(off int64) (c *chunk, b []byte) {
 	return c, b
 }
 
-// grow returns memory for the n bytes at off, which must not cross a chunk boundary. If the chunk
-// is too small, it is replaced and its bytes are copied, except for those that carriers are
-// writing; see placed.
+// grow returns the chunk and the memory for the n bytes at off, which must not cross a chunk
+// boundary. If the chunk's buffer is too small, grow replaces the chunk and copies its bytes,
+// except for those that carriers are writing. placed copies the latter.
 func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	if c, b = q.at(off); len(b) >= n {
 		return c, b[:n:n]
@@ -146,7 +148,7 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	var grown *chunk
 	if q.shelf != nil && to-from >= minPiece {
 		if c != nil {
-			c.refs++ // the shelf may free c while it looks for space
+			c.refs++ // Reserve may close the session, which drops c
 		}
 		if grown = q.shelveChunk(from, to-from); c != nil {
 			c.refs--
@@ -164,10 +166,10 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	return grown, grown.buf[at : at+n : at+n]
 }
 
-// copy copies the bytes of from to a larger chunk. start is the stream offset at which their span
-// begins. The memory of from may extend into the next chunk, whose bytes and filled ranges are not
-// copied. A filled range may begin in from and end behind it, if it is being written to an older
-// chunk that has been dropped.
+// copy copies the bytes of from to to, a larger chunk of the same span, except for the ranges in
+// q.filled. start is the stream offset at which the span begins. The buffer of from may be longer
+// than the rest of the span, in which case the excess is not copied. A range in q.filled may begin
+// in from and end after it, if a carrier is writing the range to a chunk that has been replaced.
 func (q *chunks) copy(to, from *chunk, start int64) {
 	at, end := start+int64(from.base), start+min(int64(from.base+len(from.buf)), q.span())
 	part := func(until int64) {
@@ -185,10 +187,10 @@ func (q *chunks) copy(to, from *chunk, start int64) {
 	}
 }
 
-// place returns the chunk, and the index within it, at which a carrier is to write the n bytes at
-// off. placed must be called when the carrier has written them.
+// place returns the chunk, and the index in its buffer, to which a carrier must write the n bytes
+// at off. The caller must call placed when the carrier has written them.
 func (q *chunks) place(off, n int64) (c *chunk, at int) {
-	if n >= minPiece { // large blocks, because more bytes follow and growing copies
+	if n >= minPiece { // use large blocks, because more bytes usually follow and growing a chunk copies it
 		c, _ = q.grow(blockOf(off, n))
 	} else {
 		c, _ = q.grow(off, int(n))
@@ -198,9 +200,9 @@ func (q *chunks) place(off, n int64) (c *chunk, at int) {
 	return c, int(off%q.span()) - c.base
 }
 
-// blockOf returns the smallest block that contains the n bytes at off. Its size is one of
-// chunkSizes, and it begins at a multiple of that size. A range of at least minPiece bytes
-// therefore occupies at most four times its size in memory, unless it crosses such a multiple.
+// blockOf returns the offset and the size of the smallest block that contains the n bytes at off
+// and has at least minPiece bytes. The size is one of chunkSizes, and the offset is a multiple of
+// the size.
 func blockOf(off, n int64) (start int64, size int) {
 	for _, size = range chunkSizes {
 		start = off - off%int64(size)
@@ -232,8 +234,8 @@ func (q *chunks) dropBefore(off int64) {
 	}
 }
 
-// dropAt drops the chunk containing the byte at off, unless a carrier is using it. The caller must
-// not need any of its bytes.
+// dropAt drops the chunk that covers offset off, unless a carrier is using it. None of the chunk's
+// bytes may be needed anymore.
 func (q *chunks) dropAt(off int64) {
 	if c, _ := q.at(off); c != nil && c.refs == 1 {
 		q.list.all()[off/q.span()-q.first] = nil
@@ -249,7 +251,8 @@ func (q *chunks) dropAll() {
 	q.list, q.filled = fifo[*chunk]{}, nil
 }
 
-// drop drops one reference to c, which may be nil.
+// drop releases the stream's reference to c, which may be nil. If q.lent is set, the memory of c is
+// not reused.
 func (q *chunks) drop(c *chunk) {
 	if c != nil {
 		c.lost = c.lost || q.lent

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// A receiver is the state of the receiving side of a stream: the received and unread bytes, and the
-// flow control window. It consists only of chunks, offsets, and counts, and does not refer to a
-// session.
+// A receiver is the state of the receiving side of a stream: the unread bytes and the flow control
+// window. It does not refer to the session, so that it can be tested by itself.
 //
 //	0 ─ read ─────── next ──────────────── limit            bytes: taken ≤ granted (reserve), and those charged to the room
 //	    │ can be read │ gaps: other lanes    │ the sender stops
@@ -28,7 +27,7 @@ type receiver struct {
 	cause  error       // error to return after the last byte instead of io.EOF
 
 	granted  uint64 // cumulative reserve granted by WINDOWs
-	taken    uint64 // part of granted that bytes have used
+	taken    uint64 // cumulative number of bytes that the sender has charged to the reserve
 	reserved int64  // unread bytes that are charged to the reserve
 	room     int64  // unread bytes that are charged to the room
 	used     int64  // bytes that have arrived since the last WINDOW
@@ -47,8 +46,8 @@ const (
 	// stream.
 	maxMessageWindow = 256 << 10
 	maxBulkWindow    = 1 << 20
-	// maxGaps limits the length of ahead. A lane that places datagrams as they arrive creates a gap
-	// for each lost one.
+	// maxGaps is the maximum length of receiver.ahead. On a lane that uses datagrams, each lost
+	// datagram creates a gap.
 	maxGaps = 4096
 )
 
@@ -57,7 +56,9 @@ func newReceiver() receiver {
 	return receiver{final: -1, window: firstWindow}
 }
 
-// check returns an error if the peer may not send n bytes at off.
+// check returns an error if the peer may not send n bytes at off. end reports whether they are the
+// last bytes of the stream, and toRoom whether the peer charges them to the room. id is used only
+// in the error text.
 func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	bad := func(text string, args ...any) error {
 		return WithText(ErrProtocol, fmt.Sprintf("%d bytes at offset %d of stream %d: %s", n, off, id, fmt.Sprintf(text, args...)))
@@ -89,13 +90,15 @@ func (r *receiver) check(off, n int64, end, toRoom bool, id uint64) error {
 	return nil
 }
 
-// firstRunFrom returns the index of the first range in ahead that begins at or after off.
+// firstRunFrom returns the index of the first range in r.ahead that begins at or after off, or
+// len(r.ahead) if there is none.
 func (r *receiver) firstRunFrom(off int64) int {
 	i, _ := slices.BinarySearchFunc(r.ahead, off, func(a byteRange, off int64) int { return int(a.from - off) })
 	return i
 }
 
-// charge charges n bytes at off, which check has accepted, to the account selected by the sender.
+// charge charges n bytes at off, which check has accepted, to the room if toRoom is true and to the
+// reserve otherwise. end reports whether they are the last bytes of the stream.
 func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	if toRoom {
 		r.room += n
@@ -110,8 +113,8 @@ func (r *receiver) charge(off, n int64, end, toRoom bool) {
 	}
 }
 
-// noteArrived records that n bytes at off are in their chunks, and reports whether more bytes can
-// be read than before.
+// noteArrived records that n bytes at off have been written to their chunks, and reports whether
+// more bytes can be read than before.
 func (r *receiver) noteArrived(off, n int64) bool {
 	if n > 0 && off != r.next {
 		i := r.firstRunFrom(off)
@@ -136,8 +139,8 @@ func (r *receiver) noteArrived(off, n int64) bool {
 	return n > 0 || r.isComplete()
 }
 
-// write copies b, which has been checked and charged, into the chunks at off. It reports whether
-// more bytes can be read than before.
+// write copies b to offset off of the stream and reports whether more bytes can be read than
+// before. check and charge must have been called for these bytes.
 func (r *receiver) write(off int64, b []byte) bool {
 	for at := off; len(b) > 0; {
 		n := min(len(b), int(r.chunks.span()-at%r.chunks.span()))
@@ -179,8 +182,8 @@ func (r *receiver) peek() []byte {
 	return b[:n:n]
 }
 
-// consume releases n bytes that have been read and returns how many of them were charged to the
-// room.
+// consume releases n bytes that have been read and returns the number of those that were charged to
+// the room.
 func (r *receiver) consume(n int64) (room int64) {
 	r.read += n
 	r.chunks.dropBefore(r.read)
@@ -193,16 +196,18 @@ func (r *receiver) consume(n int64) (room int64) {
 	return n - reserve
 }
 
-// grantable returns the cumulative reserve that may be granted now.
+// grantable returns the cumulative number of bytes of reserve that may be granted to the sender
+// now.
 func (r *receiver) grantable() uint64 { return r.taken - uint64(r.reserved) + StreamReserve }
 
-// owesWindow reports whether a WINDOW must be sent because half of the window or of the reserve is
-// free.
+// owesWindow reports whether a WINDOW must be sent because half of the window, or half of the
+// reserve, is free but not announced to the sender.
 func (r *receiver) owesWindow() bool {
 	return r.final < 0 && (2*(r.read+r.window-r.limit) >= r.window || 2*(r.grantable()-r.granted) >= StreamReserve)
 }
 
-// expect widens the window for n announced bytes, but not beyond most.
+// expect increases the window to n bytes, or to most if that is less. It does not reduce the
+// window.
 func (r *receiver) expect(n, most int64) { r.window = max(r.window, min(n, most)) }
 
 // windowToSend returns the limit and the cumulative reserve for a WINDOW about to be sent. The
@@ -226,7 +231,7 @@ func (r *receiver) windowToSend(most int64) (limit int64, granted uint64) {
 	return r.limit, r.granted
 }
 
-// drop drops all bytes and returns how many of them were charged to the room.
+// drop discards all unread bytes and returns the number of those that were charged to the room.
 func (r *receiver) drop() (room int64) {
 	room = r.room
 	r.chunks.dropAll()

@@ -1,7 +1,7 @@
 package na
 
 // A sender is the state of the sending side of a stream: the unsent bytes and the flow control
-// window. It consists only of chunks, offsets, and counts, and does not refer to a session.
+// window. It does not refer to the session, so that it can be tested by itself.
 //
 //	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
 //	      │ waits          │ Write goes on         │ of the last WINDOW
@@ -14,22 +14,23 @@ type sender struct {
 	granted uint64
 	used    uint64
 	ending  bool // written is the end of the stream
-	ended   bool // FlagEnd has been sent
+	ended   bool // the end, a frame with FlagEnd, has been sent
 	cause   bool // the stream ends with an error, whose RESET must be sent before the end
 }
 
 // unsentBytes returns the number of bytes waiting to be sent.
 func (s *sender) unsentBytes() int64 { return s.written - s.sent }
 
-// reserve returns memory for up to n bytes, as many as fit in the current chunk.
+// reserve returns memory for n bytes after those written, or for fewer if the current chunk does
+// not hold as many.
 func (s *sender) reserve(n int) []byte {
 	n = min(n, int(s.chunks.span()-s.written%s.chunks.span()))
 	_, b := s.chunks.grow(s.written, n)
 	return b
 }
 
-// lend holds a reference to the chunk after the written bytes, for the program to fill, until
-// takeBack.
+// lend acquires a reference to the chunk that follows the written bytes, so that the program can
+// fill it. takeBack releases the reference.
 func (s *sender) lend() {
 	s.lent, _ = s.chunks.at(s.written)
 	s.lent.refs++
@@ -52,8 +53,9 @@ func (s *sender) takeBack() {
 	}
 }
 
-// allowance returns the number of bytes that may be sent given the session's room, and whether they
-// are charged to the room. The reserve is used only if there is no room.
+// allowance returns the number of bytes that may be sent now. toRoom reports whether they must be
+// charged to the session's room, of which room bytes are left, rather than to the reserve. The
+// reserve is used only if no room is left.
 func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 	n = max(min(s.unsentBytes(), s.limit-s.sent), 0)
 	if room > 0 {
@@ -66,13 +68,14 @@ func (s *sender) allowance(room int64) (n int64, toRoom bool) {
 // before the first WINDOW, because the receiver would not know the stream.
 func (s *sender) isEnding() bool { return s.ending && !s.ended && s.unsentBytes() == 0 && s.limit > 0 }
 
-// piece returns up to n unsent bytes of one chunk.
+// piece returns the first unsent bytes, up to n and from a single chunk, along with that chunk.
 func (s *sender) piece(n int64) (c *chunk, b []byte) {
 	c, b = s.chunks.at(s.sent)
 	return c, b[:min(n, s.chunks.span()-s.sent%s.chunks.span())]
 }
 
-// noteLeft records that n bytes were sent and charged to the room or the reserve.
+// noteLeft records that n bytes have been sent. toRoom reports whether they were charged to the
+// room rather than to the reserve.
 func (s *sender) noteLeft(n int64, toRoom bool) {
 	if !toRoom {
 		s.used += uint64(n)
@@ -82,7 +85,7 @@ func (s *sender) noteLeft(n int64, toRoom bool) {
 	s.releaseIdleChunk()
 }
 
-// releaseIdleChunk drops the chunk for the next bytes if no bytes are waiting, so that an idle
+// releaseIdleChunk drops the current chunk if all written bytes have been sent, so that an idle
 // stream uses no memory.
 func (s *sender) releaseIdleChunk() {
 	if s.sent == s.written {
