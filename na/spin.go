@@ -50,7 +50,7 @@ const (
 	// between two yields. If no other thread needs the processor, that number grows to spinYields.
 	spinYield, spinYields = 8, 256
 	// A yield that takes at least yieldLong has let another thread run. One that takes at least
-	// yieldHog has let a thread run that does more than answer a message.
+	// yieldHog has let a thread run that was computing.
 	yieldLong, yieldHog = 1500 * time.Nanosecond, 100 * time.Microsecond
 	// hotLooks is the number of times that the most recently readable descriptor is polled for each
 	// poll of all descriptors. If there are inlets, they are polled as well, and inletLooks is used

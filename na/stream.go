@@ -371,11 +371,11 @@ func (s *Stream) startReceivingLocked() {
 	}
 }
 
-// Expect sets the window to n bytes, as far as the session's room allows. A receiver that knows the
-// approximate length of the stream may call it, so that the window need not grow as bytes arrive.
-// At the origin, the sender is notified only when the first bytes have been read. At the target,
-// Expect allows the origin to begin sending, as Next does. Expect does nothing on a stream that has
-// ended. It does not block.
+// Expect increases the window to n bytes, as far as the session's room allows. A receiver that
+// knows the approximate length of the stream may call it, so that the window need not grow as bytes
+// arrive. At the origin, the sender is notified only when the first bytes have been read. At the
+// target, Expect allows the origin to begin sending, as Next does. Expect does nothing on a stream
+// that has ended. It does not block.
 func (s *Stream) Expect(n int64) {
 	s.c.ep.mu.Lock()
 	defer s.c.ep.Unlock()

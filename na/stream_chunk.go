@@ -148,7 +148,7 @@ func (q *chunks) grow(off int64, n int) (c *chunk, b []byte) {
 	var grown *chunk
 	if q.shelf != nil && to-from >= minPiece {
 		if c != nil {
-			c.refs++ // Reserve may close the session, which drops c
+			c.refs++ // the shelf may free c while it looks for space
 		}
 		if grown = q.shelveChunk(from, to-from); c != nil {
 			c.refs--

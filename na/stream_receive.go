@@ -6,7 +6,7 @@ import (
 )
 
 // A receiver is the state of the receiving side of a stream: the unread bytes and the flow control
-// window. It does not refer to the session, so that it can be tested by itself.
+// window. It does not refer to the session.
 //
 //	0 ─ read ─────── next ──────────────── limit            bytes: taken ≤ granted (reserve), and those charged to the room
 //	    │ can be read │ gaps: other lanes    │ the sender stops

@@ -1,7 +1,7 @@
 package na
 
 // A sender is the state of the sending side of a stream: the unsent bytes and the flow control
-// window. It does not refer to the session, so that it can be tested by itself.
+// window. It does not refer to the session.
 //
 //	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
 //	      │ waits          │ Write goes on         │ of the last WINDOW

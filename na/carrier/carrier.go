@@ -19,28 +19,29 @@ type Carrier interface {
 	// others leave their frames to it. Flush ignores sessions without a connection. It must not
 	// retain the slice.
 	Flush(sessions []Session)
-	// Cut drops s, whatever its state, even without a connection. Afterward nothing is delivered for
-	// s, and every View of s is dropped without Sent or Placed. Unless bye.Code is codes.OK, Cut
-	// sends bye to the peer if it can do so without waiting. Locked.
+	// Cut drops s, whatever its state, even if it has no connection. After Cut returns, the carrier
+	// must not deliver frames to s, and must drop every View of s without calling Sent or Placed.
+	// Unless bye.Code is codes.OK, Cut sends bye to the peer if it can do so without waiting. Locked.
 	Cut(s Session, bye Bye)
-	// Poll does all pending work and returns the time at which it must be called again: 0 for never,
-	// or now if work is left. For work that becomes pending earlier, the carrier calls Core.PollSoon.
-	// Poll is called by the goroutine that leads Progress.
+	// Poll does all pending work and returns the time at which it must be called again. It returns 0
+	// if no call is necessary, or now if work is left. If work becomes pending before that time, the
+	// carrier must call Core.PollSoon. Poll is called only by the leader, which is the goroutine that
+	// currently polls for the context.
 	Poll(now time.Duration) (next time.Duration)
 	// Shut makes the carrier reject new peers. Locked.
 	Shut()
-	// Lingering reports whether final frames have yet to be sent to peers, which takes a bounded
-	// time. The carrier is polled until then. Lingering is called after Shut, from any goroutine,
-	// without the lock.
+	// Lingering reports whether final frames have yet to be sent to peers. The carrier is polled while
+	// Lingering reports true, and must ensure that it reports false after a bounded time. Lingering is
+	// called after Shut, from any goroutine, without the lock.
 	Lingering(now time.Duration) bool
-	// Release frees all resources. It is called by the leading goroutine, and the carrier is not used
+	// Release frees all resources of the carrier. It is called by the leader. No method is called
 	// afterward.
 	Release()
 }
 
-// A Drainer is a Carrier whose listening socket may be shared with other processes. After Drain, it
-// leaves new connections to those processes and rejects none. Drain is called at most once, before
-// Shut. Locked.
+// A Drainer is a Carrier whose listening socket may be shared with other processes. Drain makes the
+// carrier stop accepting connections, so that the other processes accept them. Drain is called at
+// most once, before Shut. Locked.
 type Drainer interface{ Drain() }
 
 // A Stager is a Carrier that can accept a message immediately, to send it with the next Flush.
@@ -50,9 +51,9 @@ type Stager interface {
 	Stage(s Session) Writer
 }
 
-// A WriteMeter is a Carrier that tracks how much of the sent data a peer has read. A peer that
-// reads nothing for Network.WriteTimeout while data is waiting for it is considered lost, even if
-// it still sends.
+// A WriteMeter is a Carrier that tracks how much of the sent data a peer has read. If a peer reads
+// nothing for Network.WriteTimeout while data is waiting for it, its session is closed, even if the
+// peer still sends.
 type WriteMeter interface {
 	// Taken returns a count that grows whenever the peer reads data from a lane of s, and reports
 	// whether data is waiting to be read. Locked.
@@ -68,13 +69,15 @@ type Shelver interface {
 // A Shelf is memory that the peer of one session can read. Once the session is down, all methods
 // except Reserve and Fill may still be called. All methods are called Locked and do not wait.
 type Shelf interface {
-	// Reserve returns n bytes and their offset, or nil if they are not available. The bytes are
-	// passed to the carrier by a BODY frame whose tail contains at and n, or are freed by Drop.
-	// Before that, a Shelved View lets the peer read some of them.
+	// Reserve returns n bytes of the memory and their offset, or nil if they are not available. The
+	// caller must either pass the bytes to the carrier in a BODY frame whose tail contains at and n,
+	// or free them with Drop. Before that, it may let the peer read some of them by sending a Shelved
+	// View.
 	Reserve(n int) (room []byte, at int64)
 	Drop(at int64, n int)
-	// Fill announces that reserved memory will be written without the lock until Filled, which is
-	// called once for each Fill. The memory is kept until then, even if the session is closed.
+	// Fill announces that the caller is about to write to reserved memory without holding the lock.
+	// Filled must be called once for each Fill when the caller has finished. The memory remains valid
+	// until then, even if the session is closed.
 	Fill()
 	Filled()
 }
@@ -82,12 +85,12 @@ type Shelf interface {
 // A Reacher is a Carrier that can read some of its peers' memory by itself. No frame is sent to the
 // peer, which may even be stopped.
 type Reacher interface {
-	// Fetch reports whether the carrier will read the n bytes at offset off of r, for the get with
-	// the given id. Locked.
+	// Fetch starts reading the n bytes at offset off of r for the get with the given id. It reports
+	// whether the carrier can do so. Locked.
 	Fetch(s Session, id uint64, r Region, off, n int64) bool
-	// View returns these bytes in place. end must be called exactly once, without the lock. It
-	// reports whether the bytes remained registered until then. Locked, except while it checks
-	// whether the bytes are accessible.
+	// View returns the n bytes at offset off of r in place, without copying them. The caller must call
+	// end exactly once, without the lock. end reports whether the bytes have remained registered.
+	// Locked, but View may release the lock while it checks whether the bytes are accessible.
 	View(s Session, r Region, off, n int64) (b []byte, end func() bool)
 }
 
@@ -97,9 +100,9 @@ type Region struct {
 	Place pool.Place
 }
 
-// A Finisher is a Carrier that retransmits. After Finish, it gives up a peer after fewer
-// retransmissions, because the context is waiting for peers to acknowledge the last messages.
-// Locked.
+// A Finisher is a Carrier that retransmits. Finish reduces the number of retransmissions after
+// which the carrier gives up a peer, because the context is waiting for peers to acknowledge the
+// last messages. Locked.
 type Finisher interface{ Finish() }
 
 // A Lane is one of the two queues through which a session's frames are sent.

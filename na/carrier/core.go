@@ -17,8 +17,8 @@ type Core interface {
 	Unlock()
 	// Pause releases the lock around a system call or a copy, without sending anything. The caller
 	// must call Lock afterward. Pause may be called from Carrier.Flush and between Lock and
-	// UnlockInput, but nowhere else in methods marked Locked. A session may be cut during the pause,
-	// so check Session.Conn, or your record of it, again.
+	// UnlockInput, but not from other methods marked Locked. A session may be cut during the pause, so
+	// the caller must check Session.Conn again.
 	Pause()
 	// UnlockInput is like Unlock, for code that has handled bytes from a peer. It must be deferred: a
 	// panic under the lock closes the context and is logged, but does not end the process.
@@ -46,11 +46,12 @@ type Core interface {
 	// PollSoon makes the leader, which is the goroutine that currently polls for the context, call
 	// Carrier.Poll before the time last returned by Poll, even if the leader is sleeping or about to
 	// sleep. If no goroutine leads, a goroutine of the library polls within milliseconds, unless
-	// Network.Unassisted is set. PollSoon takes no lock and does not wait. It is all that is needed
-	// by a carrier whose work is produced by other goroutines and not by a descriptor.
+	// Network.Unassisted is set. PollSoon takes no lock and does not wait. A carrier whose work is
+	// produced by other goroutines, rather than announced by a descriptor, needs no other way to be
+	// polled.
 	PollSoon()
-	// FlushSoon makes sure that frames being held back are sent within milliseconds, even if no
-	// goroutine drives the context. It takes no lock.
+	// FlushSoon ensures that frames that are held back for batching are sent within milliseconds, even
+	// if no goroutine drives the context. It takes no lock.
 	FlushSoon()
 }
 
@@ -68,7 +69,7 @@ type Session interface {
 	// Host returns the host name that the peer must prove if Name alone does not determine it.
 	// Otherwise it returns "".
 	Host() string
-	// Up reports whether the session is established, and Down whether it has been closed.
+	// Up reports whether the session is established. Down reports whether it has been closed.
 	Up() bool
 	Down() bool
 	// Incarnation returns the incarnation of the peer of a session that is up.
@@ -84,23 +85,25 @@ type Session interface {
 	// Meets reports whether this session, and a connection that its peer opens with g, would both be
 	// rejected with an offer. In that case neither may stay.
 	Meets(g *Greeting) bool
-	// Unproven reports that the HELLO passed to Admit may have a forged source. Until another frame
-	// arrives, the peer may not exist and cannot be lost.
+	// Unproven informs the session that the source address of the HELLO passed to Admit may be forged.
+	// Until another frame arrives, the peer may not exist, so the end of the session is not reported
+	// as the loss of a peer.
 	Unproven()
 
 	// Pull passes a lane's frames to w while w has room, and reports whether any frames are left.
 	Pull(lane Lane, w Writer) (more bool)
 	// Sends reports whether frames are waiting to be pulled on either lane.
 	Sends() bool
-	// Sent ends a View that was passed to Writer.Piece. Its payload has been sent completely, or no
-	// more of it will be sent. If the memory was withdrawn while a byte stream was in the middle of a
-	// piece, the rest was sent as zeros, and the peer is notified that these are not data. The
-	// carrier must not borrow v afterward.
+	// Sent ends v, which was passed to Writer.Piece. The carrier calls it when the payload has been
+	// sent completely or no more of it will be sent. If the memory became inaccessible while the piece
+	// was being sent over a byte stream, the carrier must have sent zeros in place of the rest, and
+	// package na notifies the peer that these are not data. The carrier must not use v afterward.
 	Sent(v View)
-	// Faulted is called when the memory of v could not be read, before anything is sent in its place.
-	// Sent must still be called afterward.
+	// Faulted reports that the memory of v could not be read. The carrier must call it before it sends
+	// anything in place of the memory, and must still call Sent afterward.
 	Faulted(v View)
-	// Waits is called by a WriteMeter when data begins to wait for the peer to read it.
+	// Waits reports that sent data has begun to wait for the peer to read it. It is called by a
+	// WriteMeter.
 	Waits()
 
 	// Deliver handles a frame that has arrived completely. payload is valid only during the call. If
@@ -126,13 +129,13 @@ type Session interface {
 	// verified or part of a message. It keeps a slow peer from being considered silent. Deliver and
 	// Place imply it.
 	Heard(bulk bool)
-	// Confirmed records that the peer has received everything that was sent, for carriers that can
-	// tell.
+	// Confirmed records that the peer has received everything that was sent. It is called by carriers
+	// that receive acknowledgments.
 	Confirmed()
-	// Silent is like Fail, for a peer that no longer responds. Data sent to it may still be waiting
-	// there.
+	// Silent is like Fail, for a peer that has stopped responding. Unlike Fail, it implies that the
+	// peer may not have received data that was sent to it.
 	Silent(err error)
-	// Refused is called when the peer closes or rejects the session with a BYE.
+	// Refused closes the session because the peer has closed or rejected it by sending bye.
 	Refused(bye Bye)
 	// Fail closes the session, or the attempt to establish one, because of err. The connection is
 	// cut (Carrier.Cut), and every operation fails, with codes.ErrPeerLost if the session was up and
@@ -151,9 +154,10 @@ type Session interface {
 // that it has accepted cannot be revoked. Its methods may call Session.Fail, which may take effect
 // after the method has returned.
 type Writer interface {
-	// Room is called before each frame. whole is the payload size of the largest frame that fits now,
-	// or -1 if not even a frame without payload fits. piece is the number of bytes of a piece of bulk
-	// data that fit, or 0 if none do. Pull stays within these limits.
+	// Room returns the maximum size of the next frame. whole is the maximum payload of a frame passed
+	// to Frame, or -1 if not even a frame without payload fits. piece is the maximum payload of a
+	// frame passed to Piece, or 0 if none fits. Pull calls Room before each frame and stays within
+	// these limits.
 	Room() (whole, piece int)
 	// Frame sends a frame. h and payload are valid only during the call.
 	Frame(h *Header, payload []byte)
@@ -168,12 +172,14 @@ type Writer interface {
 type View interface {
 	// Len returns the length in bytes.
 	Len() int
-	// Discard reports that the payload has no destination. Its bytes must be read and dropped.
+	// Discard reports whether the payload has no destination. If so, the carrier must read its bytes
+	// and drop them.
 	Discard() bool
-	// Borrow reports whether the memory may be accessed until Return. The time until then should be
-	// short: one copy, or one system call that does not wait. Once Borrow has returned false, it
-	// always does. In that case a byte stream in the middle of a piece sends zeros, any other sender
-	// sends no more of the piece, and a receiver drops the bytes.
+	// Borrow reports whether the caller may access the memory. If it returns true, the caller must
+	// call Return after no more than one copy or one system call that does not wait. Once Borrow has
+	// returned false, it always does. A carrier that is sending a piece over a byte stream must then
+	// send zeros in place of the rest, any other carrier must send no more of the piece, and a
+	// receiver must drop the bytes.
 	//
 	// Borrow, Return, and the access may happen with or without the lock. Memory borrowed before
 	// Pause remains available until Return, even if the session is cut during the pause. The View
@@ -181,23 +187,23 @@ type View interface {
 	Borrow() bool
 	// Return ends a Borrow that returned true.
 	Return()
-	// Slice returns the memory of the n bytes at offset from in the view, or of the first of them
-	// that are contiguous. It may be called only between Borrow and Return.
+	// Slice returns the memory of the n bytes at offset from in the view. If these are not contiguous,
+	// it returns only the first of them that are. Slice may be called only between Borrow and Return.
 	Slice(from, n int) []byte
-	// CopyIn copies b to offset from in the view, if the memory may be accessed. A failed access is a
-	// Fault.
+	// CopyIn copies b to offset from in the view. It does nothing if the memory may not be accessed.
+	// If the access fails, CopyIn calls Fault.
 	CopyIn(from int, b []byte)
-	// CopyOut copies the whole view to b. It returns false if the memory may not be accessed or,
-	// which is a Fault, cannot be read.
+	// CopyOut copies the whole view to b. It returns false if the memory may not be accessed or cannot
+	// be read. In the latter case it calls Fault.
 	CopyOut(b []byte) (ok bool)
 	// Fault reports that the memory could not be read or written, most likely because a mapped file
 	// was truncated. It ends the View and the operation to which it belongs.
 	Fault()
 	// Faulted reports whether Fault has been called.
 	Faulted() bool
-	// Shelved reports whether the memory is in the session's Shelf, and returns its offset there. In
-	// that case the carrier need not copy it, and the peer reads it there until Sent. Such a View may
-	// be longer than Room allows.
+	// Shelved reports whether the memory is in the session's Shelf, and returns its offset there. If
+	// it is, the carrier need not copy the memory: the peer reads it in place until Sent is called.
+	// Such a View may be longer than Room allows.
 	Shelved() (at int64, ok bool)
 }
 

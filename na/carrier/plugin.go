@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Plugin is a kind of network. Plugins register themselves in init or are listed in
-// na.Config.Plugins.
+// A Plugin implements one kind of network, such as TCP. A plugin is registered by calling Register,
+// usually in an init function, or is listed in na.Config.Plugins.
 type Plugin interface {
 	// Scheme returns the part of an address before "://".
 	Scheme() string
@@ -43,8 +43,8 @@ type Class interface {
 	Context(target int) Core
 	// Rescue is like Core.Rescue, for code that does not yet know to which context the peer connects.
 	Rescue(cut func(err error))
-	// Redirect is for use by a Companion. If a HELLO presents an offer and names no context, Redirect
-	// changes its target to the context that made the offer.
+	// Redirect sets the target of g to the context that made an offer, if g presents that offer and
+	// names no context. The network of a Companion must call it before it reads g.Target.
 	Redirect(g *Greeting)
 }
 
@@ -57,7 +57,7 @@ type Config struct {
 	Poller      bool          // Core.Poller is not nil because the system has a poller for descriptors
 }
 
-// A Network is a plugin that has been opened for a class.
+// A Network is the result of opening a plugin for a class.
 type Network struct {
 	// Listen is the canonical name, "scheme://rest", by which peers dial the class, or empty if the
 	// class does not listen.
@@ -77,20 +77,20 @@ type Network struct {
 	// WallClock is the clock for Proof.Expires, which must be the one that handshakes use. It may be
 	// called Locked, from any goroutine, and must not wait. If nil, time.Now is used.
 	WallClock func() time.Time
-	// Exact reports whether the carriers never send anything in place of withdrawn bytes and may
-	// deliver DATA in any order.
+	// Exact reports whether carriers never send zeros in place of memory that has become inaccessible.
+	// Carriers of an Exact network may deliver DATA in any order.
 	Exact bool
 	// FlushEvery is the number of operations after which frames held back for batching are sent
 	// early, so that a polling peer can start. Zero means that they are sent at the end of the batch.
 	FlushEvery int
-	// WriteTimeout is how long a peer may read no data while data is waiting for it (see WriteMeter).
-	// Zero means forever.
+	// WriteTimeout is how long a peer may go without reading any of the data that is waiting for it
+	// before its session is closed (see WriteMeter). Zero means no limit.
 	WriteTimeout time.Duration
-	// Unassisted reports whether no goroutine of the library should poll contexts that the program
-	// does not drive.
+	// Unassisted disables the goroutine of the library that polls contexts that the program does not
+	// drive.
 	Unassisted bool
-	// Place is equal for classes that can reach one another through this network. It is used only for
-	// a second transport.
+	// Place identifies the set of classes that can reach one another through this network. It is used
+	// only if the network is a second transport.
 	Place [16]byte
 }
 
@@ -146,7 +146,8 @@ func Register(p Plugin) {
 	plugins[p.Scheme()] = p
 }
 
-// Find returns the plugin registered for scheme, or nil, along with all registered schemes, sorted.
+// Find returns the plugin registered for scheme, or nil if there is none. all lists all registered
+// schemes in sorted order.
 func Find(scheme string) (p Plugin, all []string) {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()

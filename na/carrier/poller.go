@@ -5,13 +5,15 @@ package carrier
 type Poller interface {
 	// Add watches fd for reading. The caller still owns fd and must call Remove before closing it.
 	Add(fd int, to Pollable) (PollID, error)
-	// AddEdge is like Add, but edge-triggered: it reports each new readiness once, and fd need not be
-	// read. It is meant for eventfds. Watch must not be called for such a descriptor.
+	// AddEdge is like Add, but edge-triggered: Ready is called once each time fd becomes readable, and
+	// need not read fd. It is meant for eventfds. Watch must not be called for a descriptor added by
+	// AddEdge.
 	AddEdge(fd int, to Pollable) (PollID, error)
-	// AddShared is like Add, for an fd that other contexts also watch. An event wakes only one of the
-	// sleeping pollers. Watch must not be called for such a descriptor.
+	// AddShared is like Add, for a descriptor that the pollers of other contexts also watch. An event
+	// wakes only one of the sleeping pollers. Watch must not be called for a descriptor added by
+	// AddShared.
 	AddShared(fd int, to Pollable) (PollID, error)
-	// Watch sets which kinds of readiness of fd are reported.
+	// Watch sets whether Ready is called when fd becomes readable and when it becomes writable.
 	Watch(fd int, id PollID, readable, writable bool) error
 	// Remove stops watching fd. Events that have not been delivered are dropped.
 	Remove(fd int, id PollID)
@@ -22,8 +24,8 @@ type Poller interface {
 // A PollID identifies a descriptor in a Poller.
 type PollID struct{ Slot, Generation int32 }
 
-// A Pollable is called when its descriptor is ready, on the goroutine that leads Progress, with no
-// lock held.
+// A Pollable handles the readiness of a descriptor. Ready is called when the descriptor is ready,
+// by the goroutine that currently polls for the context, with no lock held.
 type Pollable interface {
 	Ready(readable, writable bool)
 }
@@ -58,8 +60,8 @@ type Inlet interface {
 	// bell that has rung is no longer armed. Until Disarm, peers that connect later are armed as
 	// well.
 	Arm() bool
-	// Disarm announces that the Inlet is being polled. A late ring is harmless. Peers that have long
-	// been idle may stay armed if the Ready method of their bells makes Peek check them. An Inlet is
-	// initially disarmed.
+	// Disarm announces that the Inlet is being polled, so that the bell need not ring. If it rings
+	// anyway, no harm is done. Peers that have long been idle may stay armed if the Ready method of
+	// their bells makes Peek check them. An Inlet is initially disarmed.
 	Disarm()
 }

@@ -63,7 +63,7 @@ const (
 	ErrNoEntry Code = 44 // no such host, context, connection, ID, or file
 )
 
-// Codes that handlers return. Codes from 128 are defined by the program.
+// Codes for handlers to return. Codes 128 through 255 are defined by the program.
 const (
 	ErrNotFound Code = 64 + iota
 	ErrAlreadyExists
@@ -124,7 +124,7 @@ var codeText = map[Code]string{
 	ErrDraining:      "draining",
 }
 
-// Error returns the text of c, or a text with its number if it has none.
+// Error returns the text of c. If c has none, it returns a text that contains the number of c.
 func (c Code) Error() string {
 	switch s, ok := codeText[c]; {
 	case ok:
@@ -173,7 +173,8 @@ func Names() map[uint8]string {
 	return all
 }
 
-// Is reports whether target is an error of the standard library with the same meaning as c.
+// Is reports whether target is an error of the standard library that has the same meaning as c. It
+// is used by errors.Is.
 func (c Code) Is(target error) bool {
 	switch c {
 	case ErrCanceled:
@@ -214,8 +215,8 @@ func Of(err error) Code {
 	return ErrIO
 }
 
-// A Fate says whether the target ran a request, to the extent that this side can know. Fates are
-// part of the wire protocol, so new values are appended and existing ones never renumbered.
+// A Fate reports whether the target ran a request, as far as this side can know. Fates are part of
+// the wire protocol, so new values are appended and existing ones never renumbered.
 type Fate uint8
 
 // Fates of a request.
@@ -236,7 +237,7 @@ func (f Fate) String() string {
 	return "may have run"
 }
 
-// A detailError is a code with a different text.
+// A detailError is an error that matches a code but has a different text.
 type detailError struct {
 	code Code
 	text string

@@ -67,8 +67,8 @@ type Options struct {
 	WriteTimeout time.Duration
 }
 
-// New returns the plugin for a network. Invalid options are reported by na.Open, with an error that
-// matches codes.ErrInvalid.
+// New returns a plugin for the network that opts describes. It does not validate opts. If they are
+// invalid, na.Open returns an error that matches codes.ErrInvalid.
 func New(opts Options) carrier.Plugin { return plugin{opts} }
 
 const (
@@ -81,7 +81,7 @@ type plugin struct{ opts Options }
 // Scheme implements carrier.Plugin.
 func (p plugin) Scheme() string { return p.opts.Scheme }
 
-// validate returns an error that describes all invalid fields.
+// validate returns an error that describes all invalid fields of o, or nil if there are none.
 func (o *Options) validate() error {
 	var errs []error
 	require := func(ok bool, field, want string) {
@@ -139,12 +139,13 @@ type network struct {
 
 func (n *network) prefix() string { return n.Scheme + "://" }
 
-// broken returns the error for options that violate their contract.
+// broken returns an error that reports that a function in the options has violated its contract as
+// described by what.
 func (n *network) broken(what string) error {
 	return codes.WithText(codes.ErrInvalid, "streamnet: options of "+strconv.Quote(n.Scheme)+": "+what)
 }
 
-// listen listens and checks the resulting name.
+// listen calls Options.Listen and checks the name that it returns. It returns the canonical name.
 func (n *network) listen(where string) (net.Listener, string, error) {
 	if n.Options.Listen == nil {
 		return nil, "", codes.WithText(codes.ErrUnsupported, n.Scheme+": plugin cannot listen, open classes with "+n.prefix())
@@ -167,7 +168,8 @@ func (n *network) listen(where string) (net.Listener, string, error) {
 	return l, name, nil
 }
 
-// dial connects to a peer.
+// dial connects to the peer with the given canonical name and, if the connection is a *tls.Conn,
+// performs the TLS handshake.
 func (n *network) dial(ctx context.Context, name, _ string) (net.Conn, error) {
 	nc, err := n.Options.Dial(ctx, strings.TrimPrefix(name, n.prefix()))
 	if err != nil {
@@ -186,7 +188,7 @@ func (n *network) dial(ctx context.Context, name, _ string) (net.Conn, error) {
 	return c, nil
 }
 
-// begin performs the TLS handshake on an accepted connection.
+// begin performs the TLS handshake on nc, an accepted connection, if nc is a *tls.Conn.
 func (n *network) begin(nc net.Conn, _ time.Time) (net.Conn, error) {
 	return secured(context.Background(), nc)
 }
@@ -225,7 +227,7 @@ func (n *network) Resolve(text string, done func(name string, err error)) (cance
 	return nil
 }
 
-// A tlsConn is a TLS connection after its handshake.
+// A tlsConn is a TLS connection whose handshake has completed.
 type tlsConn struct {
 	*tls.Conn
 	proof carrier.Proof
@@ -234,7 +236,8 @@ type tlsConn struct {
 // Proof implements carrier.Prover.
 func (c *tlsConn) Proof() carrier.Proof { return c.proof }
 
-// secured performs the handshake of nc if nc is a *tls.Conn.
+// secured performs the TLS handshake on nc and returns a *tlsConn. If nc is not a *tls.Conn, it
+// returns nc itself.
 func secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
 	c, ok := nc.(*tls.Conn)
 	if !ok {
@@ -251,7 +254,7 @@ func secured(ctx context.Context, nc net.Conn) (net.Conn, error) {
 	return s, nil
 }
 
-// lost returns the error for a session whose connection could not be read.
+// lost returns the error with which a session is closed if its connection fails with err.
 func lost(err error) error { return withCode(codes.ErrPeerLost, "connection lost", err) }
 
 // withCode returns err with what prepended to its text, and with code unless err has one of package
