@@ -11,8 +11,8 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na/carrier"
 )
 
-// pullMax is more than any Writer may accept in one Pull, because a peer that does not read makes
-// this side hold that memory.
+// pullMax is the number of bytes above which a Writer violates the contract by accepting more in
+// one Pull. Without a limit, a peer that does not read would make this side use unbounded memory.
 const pullMax = 8 << 20
 
 // An audit is a layer between package na and a plugin that checks the calls in both directions
@@ -45,7 +45,7 @@ func (a *audit) report(format string, args ...any) {
 	}
 }
 
-// check fails the rule with every violation found so far.
+// check reports every violation found so far as an error of the rule.
 func (a *audit) check(b *bed) {
 	b.Helper()
 	for _, p := range a.found() {
@@ -62,7 +62,7 @@ func (a *audit) found() []string {
 	return found
 }
 
-// out returns the number of Views that the plugin has not ended in sessions that are up.
+// out returns the number of Views, in sessions that are up, that the plugin has not ended.
 func (a *audit) out() (n int) {
 	a.mu.Lock()
 	sessions := a.sessions
@@ -146,7 +146,7 @@ func (c *auditedClass) Context(target int) carrier.Core {
 	return c.cores[core]
 }
 
-// simulated is another name for simhook.Core, so that it can be embedded along with carrier.Core.
+// simulated renames simhook.Core, so that it can be embedded along with carrier.Core.
 type simulated = simhook.Core
 
 type auditedCore struct {
@@ -290,7 +290,8 @@ type auditedSession struct {
 	sending, placing int // number of Views that have not ended
 }
 
-// live reports a violation if the session has been cut.
+// live must be called when the plugin calls the named method. It reports a violation if the session
+// has been cut.
 func (s *auditedSession) live(method string) {
 	if s.cut {
 		s.c.a.report("%s was called for a session after Cut", method)
@@ -369,8 +370,9 @@ func (s *auditedSession) Fail(err error) {
 	s.Session.Fail(err)
 }
 
-// end ends a View. If the View must not be ended in this way, end reports a violation and returns
-// nil, and the call is not passed on to package na.
+// end records that the plugin ends v by calling method, and returns the auditedView. If v was not
+// returned by the method from of this session, or has already ended, end reports a violation and
+// returns nil. The caller must then not pass the call on to package na.
 func (s *auditedSession) end(v carrier.View, of viewKind, method, from string) *auditedView {
 	w, ok := v.(*auditedView)
 	switch {
@@ -389,8 +391,8 @@ func (s *auditedSession) end(v carrier.View, of viewKind, method, from string) *
 
 func keyOf(h *carrier.Header, n int) pieceKey { return pieceKey{h.Op, h.Tag, n} }
 
-// lose records that the memory of a piece has been withdrawn, so that the piece must not arrive
-// over an Exact network.
+// lose records that the memory of piece k was withdrawn before it was sent. Over an Exact network,
+// the piece must not arrive.
 func (a *audit) lose(k pieceKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -439,7 +441,7 @@ func (w *auditedWriter) Piece(h *carrier.Header, v carrier.View) {
 	w.Writer.Piece(h, a)
 }
 
-// viewKind identifies the method that returned a View.
+// A viewKind identifies the method to which the plugin must pass a View in order to end it.
 type viewKind uint8
 
 const (

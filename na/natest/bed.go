@@ -43,7 +43,7 @@ type bed struct {
 	streams []*flow
 }
 
-// A region is registered memory for settle to deregister.
+// A region is registered memory that settle deregisters if the rule has not done so.
 type region struct {
 	s    *side
 	m    *na.Mem
@@ -95,7 +95,7 @@ func (b *bed) plugins(addr string) []carrier.Plugin {
 	return b.audit.wrap(plugins)
 }
 
-// context creates another context of a class.
+// context creates another context of cls.
 func (b *bed) context(cls *na.Class) *side {
 	b.Helper()
 	nctx, err := cls.NewContext()
@@ -124,7 +124,8 @@ func (b *bed) pair(cfg na.Config) (a, t *side) {
 	return b.origin(cfg), t
 }
 
-// drive gives one context a turn and reports whether anything happened.
+// drive calls Progress and Trigger once for s and reports whether anything happened. Progress
+// blocks no longer than wait. If s is parked, drive does nothing.
 func (b *bed) drive(s *side, wait time.Duration) bool {
 	if s.parked {
 		return false
@@ -146,8 +147,8 @@ func (s *side) trigger() int {
 	return s.Trigger(0)
 }
 
-// step drives the next context in turn. If no context makes progress, it sleeps briefly in that
-// context.
+// step drives the next context in turn. If no context has made progress recently, it blocks briefly
+// in that context's Progress.
 func (b *bed) step() {
 	s := b.sides[b.turn%len(b.sides)]
 	b.turn++
@@ -158,7 +159,8 @@ func (b *bed) step() {
 	b.idle++
 }
 
-// wait returns how long a step may sleep: 0 while there is progress, then increasingly longer.
+// wait returns how long the next step may block. This is 0 while there is progress and increases
+// with the number of steps without progress.
 func (b *bed) wait() time.Duration {
 	rounds := b.idle / len(b.sides)
 	if rounds < 8 {
@@ -187,7 +189,8 @@ func (b *bed) until(what string, done func() bool) {
 	}
 }
 
-// driveUntilPending drives the contexts until callbacks of s are waiting for Trigger.
+// driveUntilPending drives the contexts, without calling Trigger for s, until callbacks of s are
+// waiting for Trigger.
 func (s *side) driveUntilPending(what string) {
 	s.b.Helper()
 	s.parked = true
@@ -218,8 +221,8 @@ func (b *bed) sendUntilReached(s *side, to na.Addr, data []byte) {
 	})
 }
 
-// drain drives the contexts until everything in flight between a and t has arrived. To determine
-// that, it sends bulk data in both directions.
+// drain drives the contexts until everything that was in flight between a and t has arrived. It
+// detects this by transferring bulk data in both directions.
 func (b *bed) drain(a, t *side) {
 	b.Helper()
 	for range 2 {
@@ -234,7 +237,7 @@ func (b *bed) drain(a, t *side) {
 	}
 }
 
-// dump describes the operations in progress.
+// dump returns a description of the operations in progress, for error messages.
 func (b *bed) dump() string {
 	var w strings.Builder
 	for _, s := range b.sides {
@@ -255,8 +258,8 @@ func (b *bed) dump() string {
 	return w.String()
 }
 
-// settle completes the work left by the rule, checks that every gauge is zero, closes everything,
-// and checks the ledger.
+// settle completes the operations that the rule has left pending, checks that every gauge is zero,
+// closes all classes, and checks the ledger.
 func (b *bed) settle() {
 	b.Helper()
 	if len(b.sides) == 0 {
@@ -303,7 +306,8 @@ func (b *bed) settle() {
 	}
 }
 
-// rounds calls check for each element of ks, using new classes each time.
+// rounds calls check for each element of ks. It calls reopen in between, so that check opens new
+// classes each time.
 func (b *bed) rounds(ks []int, check func(k int)) {
 	b.Helper()
 	for i, k := range ks {
@@ -314,7 +318,7 @@ func (b *bed) rounds(ks []int, check func(k int)) {
 	}
 }
 
-// reopen settles the current classes, including all checks, to make way for new ones.
+// reopen calls settle, which closes all classes, and resets b so that new classes can be opened.
 func (b *bed) reopen() {
 	b.Helper()
 	b.settle()
@@ -332,7 +336,8 @@ func (b *bed) receiveAll(s *side) {
 	}
 }
 
-// requireZeroGauges checks that all gauges are zero.
+// requireZeroGauges checks that all gauges in st, which belong to s, are zero. when is used in
+// error messages.
 func (b *bed) requireZeroGauges(s *side, st na.Stats, when string) {
 	b.Helper()
 	if st.Outstanding != 0 || st.Envelopes != 0 || st.Queued != 0 || st.Leases != 0 || st.Streams != 0 || st.Regions != 0 {

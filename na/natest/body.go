@@ -30,9 +30,9 @@ var bodyRules = []rule{
 // bodySizes holds lengths around some size classes, of one piece and of several pieces.
 var bodySizes = []int{5000, na.MaxRoom, na.MaxRoom + 1, 96<<10 + 1, 300 << 10, 1 << 20, na.MaxBody}
 
-// bodyOf returns memory containing body for c and, alternating between calls, whether the transport
-// must copy it. If so, spoil overwrites the memory and must be called once c has started. Otherwise
-// the memory is overwritten when c completes.
+// bodyOf returns memory that contains body, to be sent by c. Every other call sets copied, in which
+// case the transport must copy the memory when c starts, and the caller must call spoil, which
+// overwrites the memory, right after that. Otherwise the memory is overwritten when c completes.
 func (s *side) bodyOf(c *call, body []byte) (own []byte, spoil func(), copied bool) {
 	own = bytes.Clone(body)
 	spoil = func() {
@@ -99,7 +99,7 @@ func (b *bed) bodyPair(n int) (a, t *side, toA na.Addr) {
 	return a, t, toA
 }
 
-// waitNoneHeld waits until no room is taken at s.
+// waitNoneHeld drives the contexts until no room at s is occupied.
 func (b *bed) waitNoneHeld(s *side) {
 	b.Helper()
 	b.until("no room is taken", func() bool { return b.roomOf(s).RoomHeld == 0 })
@@ -155,8 +155,9 @@ func bodyLimits(b *bed) {
 	b.waitNoneHeld(a)
 }
 
-// stages runs calls, each of which progresses one step further than the one before, until one
-// completes by itself. begin starts a call, and over checks it after its steps.
+// stages tests interference with a call at each stage of its progress. For i = 0, 1, 2, and so on,
+// it starts a call with begin, takes i steps, and then calls over to interfere and check the call,
+// until a call completes within its i steps.
 func (b *bed) stages(begin func(i int) (c *call), over func(c *call, i int)) {
 	b.Helper()
 	for i := range 60 {

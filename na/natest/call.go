@@ -11,8 +11,9 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
-// Byte values with a meaning: around receive buffers, in buffers that have been returned, and in
-// memory that is out of reach. A pattern never contains them.
+// Byte values that detect invalid accesses. guard surrounds receive buffers, spent fills buffers
+// after they have been returned to the rule, and secret fills memory that a peer must not reach. A
+// pattern contains none of them.
 const (
 	guard  = 0xa5
 	spent  = 0xdd
@@ -62,7 +63,7 @@ func (c *call) String() string {
 	return fmt.Sprintf("%s of %s, started %d times, ended %d times, last with %v", c.what, c.s.name, c.accepted, c.ran, c.last.Err)
 }
 
-// try starts the operation and returns the error, if it is refused.
+// try calls start to start the operation. If it is refused, try returns the error.
 func (c *call) try(start func(op *na.Op) error) error {
 	c.mu.Lock()
 	c.accepted++
@@ -147,8 +148,8 @@ func (c *call) checkResult(r na.Result) {
 	}
 }
 
-// audit checks, at the end of a rule, that the callback ran once for each start and that its memory
-// was not written afterward.
+// audit checks, at the end of a rule, that the callback ran once for each accepted start and that
+// the receive buffers were not written to after the callback.
 func (c *call) audit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +176,7 @@ func (c *call) ended() bool {
 	return c.ran >= c.accepted
 }
 
-// times returns how often the callback has run.
+// times returns the number of times that the callback has run.
 func (c *call) times() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,7 +189,7 @@ func (c *call) result() na.Result {
 	return c.last
 }
 
-// wait drives the contexts until the operation completes.
+// wait drives the contexts until the operation completes, and returns its result.
 func (c *call) wait() na.Result {
 	c.b.Helper()
 	c.b.until(c.what+" of "+c.s.name+" ends", c.ended)
@@ -224,7 +225,8 @@ func (c *call) requireNotRun(codes ...na.Code) na.Result {
 	return r
 }
 
-// cancelNow cancels the operation and calls Trigger, without Progress, which must run the callback.
+// cancelNow cancels the operation and calls Trigger but not Progress. Trigger must run the
+// callback. cancelNow returns the result of the operation.
 func (c *call) cancelNow() na.Result {
 	c.b.Helper()
 	c.op.Cancel()
@@ -252,7 +254,7 @@ func (c *call) freeEnvelope() {
 	}
 }
 
-// keepEnvelope removes the envelope from the ledger. The rule must free it.
+// keepEnvelope removes the received envelope from the ledger and returns it. The rule must free it.
 func (c *call) keepEnvelope() *na.Envelope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -278,8 +280,8 @@ func fill(n int, v byte) []byte { return bytes.Repeat([]byte{v}, n) }
 // pieces of bulk data differ.
 const period = 8191
 
-// pattern returns n bytes that depend on seed and offset and contain none of the bytes with a
-// meaning.
+// pattern returns n bytes that depend on seed and on their offset. None of them is guard, spent, or
+// secret.
 func pattern(seed, n int) []byte {
 	b := make([]byte, n)
 	for i := range min(n, period) {
@@ -358,8 +360,8 @@ func (s *side) deregister(m *na.Mem) *call {
 	return s.call("deregister").start(func(op *na.Op) error { return s.Deregister(op, m) })
 }
 
-// takeBack deregisters m. A context that is closing may refuse with ErrClosed, in which case it has
-// already taken the memory back.
+// takeBack deregisters m. If the context is closing, it may refuse with ErrClosed, because it has
+// already deregistered m.
 func (s *side) takeBack(m *na.Mem) {
 	s.b.Helper()
 	c := s.call("deregister")
@@ -384,7 +386,8 @@ func (s *side) register(access na.Access, segs ...[]byte) *na.Mem {
 	return m
 }
 
-// A moveKeys holds keys to memory that others may get from and memory that they may put to.
+// A moveKeys holds the keys to two regions of memory: out, which peers may read, and in, to which
+// they may write.
 type moveKeys struct{ out, in na.Key }
 
 func (s *side) mine(n int) moveKeys {
@@ -424,8 +427,8 @@ func (c *call) message() message {
 	return m
 }
 
-// connect establishes a session and returns the addresses by which t can answer a and a can answer
-// t.
+// connect establishes a session by exchanging messages. It returns toA, the address by which t can
+// answer a, and toT, the address by which a can answer t.
 func (b *bed) connect(a, t *side) (toA, toT na.Addr) {
 	b.Helper()
 	in := t.recv()

@@ -45,7 +45,7 @@ var cancelRules = []rule{
 		why: "operations of a process with itself are canceled like all others"},
 }
 
-// A start starts one kind of operation in such a way that it does not soon complete by itself.
+// A start describes how to start one kind of operation so that it stays pending for some time.
 type start struct {
 	what  string
 	run   func() *call
@@ -53,7 +53,8 @@ type start struct {
 	early na.Code // error with which it may complete by itself
 }
 
-// check checks the result of an operation that was supposed to fail with code.
+// check checks r, the result of an operation that was canceled or closed and should have failed
+// with code.
 func (s start) check(b *bed, r na.Result, code na.Code, atOnce bool) {
 	b.Helper()
 	if r.Err == nil || s.early != na.OK && errors.Is(r.Err, s.early) {
@@ -65,8 +66,8 @@ func (s start) check(b *bed, r na.Result, code na.Code, atOnce bool) {
 	}
 }
 
-// pendingStarts returns operations between a and t that stay pending unless t helps. They use up
-// t's envelopes.
+// pendingStarts returns starts of operations of a that stay pending until t is driven. It first
+// uses all of the envelopes that t guarantees.
 func pendingStarts(b *bed, a, t *side) []start {
 	theirs := t.mine(moving)
 	src, dst := a.private(make([]byte, moving)), a.private(make([]byte, moving))

@@ -29,7 +29,7 @@ var creditRules = []rule{
 		why: "answers and transfers go through when every envelope is used: else none could ever be freed"},
 }
 
-// few lists small numbers of envelopes.
+// few holds the numbers of envelopes with which rules are tested.
 var few = []int{1, 2, 5, 32}
 
 // count returns the number of calls in cs that have completed.
@@ -42,7 +42,7 @@ func count(cs []*call) (n int) {
 	return n
 }
 
-// sendMany sends n numbered messages.
+// sendMany starts sending n messages, with tags 0 through n-1, and returns their calls.
 func (s *side) sendMany(to na.Addr, n int) (cs []*call) {
 	for i := range n {
 		cs = append(cs, s.send(to, na.Tag(i), pattern(i, 10+i%50)))
@@ -117,7 +117,7 @@ func expedited(b *bed) {
 				if i > 0 {
 					continue
 				}
-				second.requireOK() // it goes first
+				second.requireOK() // it is sent before the patient messages
 				b.drain(a, t)
 				require.Zero(b, count(behind), "the returned envelope is for expedited messages")
 			}
@@ -257,7 +257,7 @@ func headToHead(b *bed) {
 			b.reopen()
 		}
 	}
-	s := b.listen(na.Config{Envelopes: 1}) // with itself
+	s := b.listen(na.Config{Envelopes: 1}) // a session with itself
 	c := s.send(s.Self(), 1, nil)
 	c.requireOK()
 	s.next()

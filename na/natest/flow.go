@@ -24,7 +24,8 @@ var flowRules = []rule{
 		why: "the gauges show how many envelopes the program really needs"},
 }
 
-// sendPatient sends a message that may wait for an envelope regardless of the policy.
+// sendPatient starts sending a message that waits for an envelope even if Config.OnNoCredit is
+// na.Fail.
 func (s *side) sendPatient(to na.Addr, tag na.Tag) *call {
 	s.b.Helper()
 	c := s.call(fmt.Sprintf("patient send of message %d", tag))

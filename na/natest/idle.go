@@ -19,10 +19,10 @@ var idleRules = []rule{
 		why: "an operation that begins while an idle session is about to end uses a new one, and does not fail"},
 }
 
-// hasty configures sessions to be closed as soon as nothing is in flight.
+// hasty is a configuration with which sessions are closed as soon as nothing is in flight.
 var hasty = na.Config{IdleTimeout: 1, PeerTimeout: 500 * time.Millisecond}
 
-// exchange makes a call from a to t, which answers it.
+// exchange makes a call from a to t, answers it, and checks the length of the answer.
 func (b *bed) exchange(a, t *side) {
 	b.Helper()
 	k := a.ask(t.Self(), 1, pattern(1, 100), 100, na.Deadline{})
@@ -30,7 +30,8 @@ func (b *bed) exchange(a, t *side) {
 	require.EqualValues(b, 50, k.requireOK().N)
 }
 
-// requireNoFault checks that no loss was reported.
+// requireNoFault checks that no side has counted a session as lost, left, or closed for a
+// violation.
 func (b *bed) requireNoFault(all ...*side) {
 	b.Helper()
 	for _, s := range all {

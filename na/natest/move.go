@@ -212,7 +212,7 @@ func moveAfterDeregister(b *bed) {
 	require.Zero(b, a.cls.Regions())
 }
 
-// split splits a buffer into segments of odd sizes, some of them empty.
+// split splits buf into consecutive segments of random sizes, some of them empty.
 func split(r *rand.Rand, buf []byte) (segs [][]byte) {
 	for len(buf) > 0 {
 		n := 0
@@ -349,8 +349,8 @@ func moveSelf(b *bed) {
 	}
 }
 
-// steps holds the numbers of turns to wait before a rule interferes with a transfer: first at every
-// point, then at increasing intervals.
+// steps holds the numbers of steps after which rules interfere with a transfer. The intervals
+// between them increase.
 var steps = func() []int {
 	if raceflag.Enabled && !long.On {
 		return []int{0, 1, 2, 3, 5, 7, 9, 10, 15, 20, 27, 40}
@@ -358,8 +358,8 @@ var steps = func() []int {
 	return []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 27, 40}
 }()
 
-// moving is the number of bytes moved by rules that interfere with transfers. It is more than a
-// plugin transfers in one turn.
+// moving is the number of bytes that rules transfer in order to interfere with the transfer. It is
+// more than a plugin transfers in one step.
 const moving = 1 << 20
 
 func localDeregistered(b *bed) {

@@ -202,7 +202,7 @@ func test(t *testing.T, mk Maker, skip map[string]string, wanted func(r *rule) b
 	}
 }
 
-// checkSkip returns descriptions of problems with the names and reasons in skip.
+// checkSkip returns a text for each entry of skip that names no rule or gives no valid reason.
 func checkSkip(skip map[string]string) (problems []string) {
 	for name, reason := range skip {
 		if find(name) == nil {
@@ -241,7 +241,7 @@ func Cover(t testing.TB, networks ...Network) {
 	}
 }
 
-// lacks returns what n lacks for the rule, or "".
+// lacks returns a text that says what n lacks for the rule, or "" if the rule can be tested on n.
 func (r *rule) lacks(n Network) string {
 	if r.engine && n.Carrier {
 		return "Network.Carrier is true: another plugin, which shares the code for it, keeps the rule"
@@ -272,8 +272,8 @@ func find(name string) *rule {
 	return nil
 }
 
-// hang limits the duration of a rule that blocks inside the plugin, which the bed's time limits
-// cannot interrupt.
+// hang is the maximum duration of a rule. It ends rules that block inside the plugin, which the
+// bed's time limits cannot interrupt.
 const hang = 4 * time.Minute
 
 func (r *rule) run(t testing.TB, mk Maker) {

@@ -74,7 +74,8 @@ func wakeSleeper(b *bed) {
 	}
 }
 
-// receive waits for a value from ch, with a limit on the wall clock.
+// receive returns a value from ch. If none arrives within 30 seconds of wall-clock time, it fails
+// the rule.
 func receive[T any](b *bed, ch <-chan T) (v T) {
 	b.Helper()
 	select {
@@ -205,7 +206,8 @@ func manyFollow(b *bed) {
 	last.requireFails(na.ErrClosed)
 }
 
-// driveConcurrently drives each context from several goroutines until stop is called.
+// driveConcurrently starts several goroutines that drive each of sides. stop ends them and waits
+// for them.
 func driveConcurrently(b *bed, sides ...*side) (stop func()) {
 	var wg sync.WaitGroup
 	var over atomic.Bool

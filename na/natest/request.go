@@ -15,7 +15,7 @@ var askRules = []rule{
 		why: "a request that has not left can be recalled, and did not run; a cancel, a deadline and the end of the session of one that has left have the fate MaybeRan"},
 }
 
-// ask starts a call whose answer may have up to n bytes.
+// ask starts a call with message data, whose answer may have up to n bytes.
 func (s *side) ask(to na.Addr, tag na.Tag, data []byte, n int, by na.Deadline) *call {
 	s.b.Helper()
 	c := s.call("call")
@@ -26,7 +26,7 @@ func (s *side) ask(to na.Addr, tag na.Tag, data []byte, n int, by na.Deadline) *
 	})
 }
 
-// answer answers the oldest message and frees it.
+// answer receives the oldest message, answers it with data, and frees it.
 func (s *side) answer(data []byte) {
 	s.b.Helper()
 	in := s.recv()

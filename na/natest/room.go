@@ -36,7 +36,7 @@ func sizesAround() (ns []int) {
 	return ns[:len(ns)-1]
 }
 
-// grant makes t grant room to a until a can claim room for messages of n bytes.
+// grant makes t grant room to a, and waits until a can claim room for a message of n bytes.
 func (b *bed) grant(a, t *side, toA na.Addr, n int) {
 	b.Helper()
 	b.grantTo(a, t.Self(), t, toA, n)
@@ -55,7 +55,8 @@ func (b *bed) grantTo(a *side, toT na.Addr, t *side, toA na.Addr, n int) {
 	})
 }
 
-// roomFor returns how many messages of n bytes there is room for at to.
+// roomFor returns the number of messages of n bytes for which s can claim room at the peer. It
+// releases the claims.
 func (s *side) roomFor(to na.Addr, n int) (fit int) {
 	var bound na.Addr
 	for ok := true; ok; {
@@ -71,7 +72,8 @@ func (s *side) roomFor(to na.Addr, n int) (fit int) {
 	return fit
 }
 
-// sendLong sends a message for which there must be room.
+// sendLong claims room for data, which must be available, and starts sending it as an unexpected
+// message.
 func (s *side) sendLong(to na.Addr, tag na.Tag, data []byte) *call {
 	s.b.Helper()
 	bound, ok := s.Upper().ClaimRoom(to, len(data))
@@ -95,7 +97,7 @@ func (s *side) sendExpectedLong(to na.Addr, tag na.Tag, data []byte, most int) *
 	return c.start(func(op *na.Op) error { return s.SendExpectedLong(op, to, tag, c.sent, most) })
 }
 
-// roomOf returns the statistics of t's only session, including its room.
+// roomOf returns the statistics of t's only session, which include its room.
 func (b *bed) roomOf(t *side) na.PeerStats {
 	b.Helper()
 	peers := t.Peers()

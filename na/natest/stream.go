@@ -122,14 +122,15 @@ func (s *side) take() *na.Envelope {
 	return c.keepEnvelope()
 }
 
-// open makes the target receive the request, open its streams, and start them.
+// open receives the request at t, opens its streams, and allows the origin to send on those that go
+// to the target.
 func (k *streamed) open(t *side) *streamed {
 	t.b.Helper()
 	k.env = t.take()
 	return k.openLater(t).begin()
 }
 
-// begin allows the origin to send on the streams that go up.
+// begin allows the origin to send on the streams that go to the target.
 func (k *streamed) begin() *streamed {
 	for _, f := range k.there {
 		f.Expect(0)
@@ -137,8 +138,8 @@ func (k *streamed) begin() *streamed {
 	return k
 }
 
-// openLater opens the streams of a request that has been received, without starting those that go
-// up.
+// openLater opens the streams of a request that t has received. The origin cannot send on them
+// before begin is called.
 func (k *streamed) openLater(t *side) *streamed {
 	t.b.Helper()
 	id := na.StreamID(k.env.Data[streamIDAt:])
@@ -180,7 +181,8 @@ func streamExpected(b *bed) {
 	}
 }
 
-// write writes some of data. It returns the rest and whether there is more to do.
+// write writes up to most bytes of data, or closes the stream for writing if data is empty. It
+// returns the bytes that remain to be written, and reports whether write must be called again.
 func (f *flow) write(data []byte, most int) (left []byte, more bool) {
 	if len(data) == 0 {
 		f.CloseWrite()
@@ -199,7 +201,7 @@ func (f *flow) write(data []byte, most int) (left []byte, more bool) {
 	return data[n:], true
 }
 
-// read reads up to most bytes and reports whether there is more to do.
+// read reads up to most bytes and reports whether it must be called again.
 func (f *flow) read(most int) (more bool) {
 	b, err := f.Next()
 	switch {

@@ -27,7 +27,8 @@ type transfer struct {
 	most             func() int // maximum bytes of the next Write or Read
 }
 
-// due reports whether f may be tried. After ErrAgain, it must first wait for its step function.
+// due reports whether a method of f may be called. After a method has returned ErrAgain, this is
+// the case once the step function has been called.
 func (f *flow) due() bool {
 	if f.again && f.ready == f.tried {
 		return false
@@ -50,7 +51,7 @@ func (k *streamed) transfers(size func(i int) int, most func() int) (all []*tran
 	return all
 }
 
-// step writes and reads once and reports whether there is more to do.
+// step writes and reads once, if possible, and reports whether the transfer is incomplete.
 func (tr *transfer) step() (more bool) {
 	if tr.writing && tr.from.due() {
 		tr.left, tr.writing = tr.from.write(tr.left, tr.most())
@@ -109,7 +110,7 @@ func (k *streamed) answer(t *side) {
 	k.call.requireOK()
 }
 
-// reserves returns the bytes that s has reserved for streams and envelopes.
+// reserves returns the number of bytes that s has reserved for streams and envelopes.
 func (s *side) reserves() int64 {
 	n := s.Stats().Reserved
 	for _, p := range s.Peers() {
@@ -118,7 +119,7 @@ func (s *side) reserves() int64 {
 	return n
 }
 
-// held returns the bytes of room that are taken at s.
+// held returns the number of bytes of room at s that are occupied.
 func (s *side) held() (n int64) {
 	for _, p := range s.Peers() {
 		n += p.RoomHeld

@@ -145,7 +145,7 @@ func (n *network) broken(what string) error {
 	return codes.WithText(codes.ErrInvalid, "streamnet: options of "+strconv.Quote(n.Scheme)+": "+what)
 }
 
-// listen calls Options.Listen and checks the name that it returns. It returns the canonical name.
+// listen calls Options.Listen and validates the name that it returns.
 func (n *network) listen(where string) (net.Listener, string, error) {
 	if n.Options.Listen == nil {
 		return nil, "", codes.WithText(codes.ErrUnsupported, n.Scheme+": plugin cannot listen, open classes with "+n.prefix())
