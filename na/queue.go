@@ -17,8 +17,8 @@ func (t *Task) Init(run func(data any) (ran int), data any) { t.run, t.data = ru
 
 // A queue is a completion queue, a lock-free FIFO of tasks. It is safe for concurrent use.
 //
-//	push ─► in: a stack ─ take: all of it ─► a list of the goroutine in Trigger: it runs the first,
-//	                                           └─ and leaves the others in rest for other goroutines
+// push adds tasks to the stack in. A goroutine in Trigger removes the whole stack, reverses it,
+// runs the oldest task, and leaves the others in rest, where other goroutines can take them.
 type queue struct {
 	// number of tasks that have not begun to run, including any being pushed
 	n    atomic.Int64

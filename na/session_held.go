@@ -14,8 +14,7 @@ import (
 // at the previous check, a HELD reports the limit that holds it back. Another HELD reports that it
 // has been accepted.
 //
-//	target: unaccepted messages of the session ─ check ─ check: the oldest has waited ── HELD reason, active, limit ──►
-//	origin: keeps the last one for PeerStats.HeldBy and for the error of a call that times out
+// The origin keeps the last report for PeerStats.HeldBy and for the error of a call that times out.
 //
 // A session has at most one HELD to send, and sends it only if it differs from the last one.
 

@@ -11,9 +11,9 @@ import (
 // that needs no envelope, authorizer, or handler, so no limit on requests delays it. It is answered
 // by Trigger, not by the background poller.
 //
-//	origin                                   target
-//	Probe ─► waiting ── PROBE n ───────────► due: the newest number counts
-//	ended ◄───────────── PROBED n, readiness ── Trigger
+// The origin sends PROBE n, where n is a number that grows with each PROBE. The target records only
+// the newest number. When its program calls Trigger, it answers with PROBED n, which also contains
+// its readiness.
 //
 // A session has at most one PROBE and one PROBED to send. PROBED n completes the probes of PROBE n
 // and all earlier ones.

@@ -134,8 +134,9 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 // A Shutdown carries out a graceful shutdown of one or more contexts, for this package and for
 // higher layers.
 //
-//	Drain ─► what is in flight ends ─► CancelRest ─► peers confirm everything ─► Close ─► every callback has returned
-//	         ctx, Config.Linger                     the same, and ackTime              ackTime, and no callback is left to run
+// It calls Drain and waits for operations in flight until the time limit expires, which is the
+// deadline of the context or Config.Linger. It then calls CancelRest, waits for peers to confirm
+// all messages until ackTime after the time limit, calls Close, and waits for callbacks to return.
 type Shutdown struct {
 	Contexts []*Context
 	Drain    func()

@@ -8,8 +8,9 @@ import (
 // A receiver is the state of the receiving side of a stream: the unread bytes and the flow control
 // window. It does not refer to the session.
 //
-//	0 ─ read ─────── next ──────────────── limit            bytes: taken ≤ granted (reserve), and those charged to the room
-//	    │ can be read │ gaps: other lanes    │ the sender stops
+// Bytes before read have been read, and those between read and next can be read. Between next and
+// limit there may be gaps, because frames of other lanes may be missing. The sender stops at limit.
+// taken, which never exceeds granted, counts the bytes charged to the reserve.
 //
 // The sender charges each byte to one of two accounts: the stream's reserve, which consists of
 // StreamReserve bytes that only this stream may use while it is open, or the session's room, which

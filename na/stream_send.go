@@ -3,8 +3,9 @@ package na
 // A sender is the state of the sending side of a stream: the unsent bytes and the flow control
 // window. It does not refer to the session.
 //
-//	0 ─ sent ──────────── written                 limit                 used ≤ granted: bytes charged to the reserve
-//	      │ waits          │ Write goes on         │ of the last WINDOW
+// Bytes before sent have been sent. Those between sent and written are waiting. The program may
+// write beyond limit, the limit of the last WINDOW, but such bytes are not sent. used, which never
+// exceeds granted, counts the bytes charged to the reserve.
 type sender struct {
 	chunks  chunks
 	lent    *chunk // chunk that the program fills between Reserve and Commit, or nil

@@ -202,7 +202,8 @@ func test(t *testing.T, mk Maker, skip map[string]string, wanted func(r *rule) b
 	}
 }
 
-// checkSkip returns a text for each entry of skip that names no rule or gives no valid reason.
+// checkSkip returns an error text for each key of skip that is not the name of a rule and for each
+// reason that is empty.
 func checkSkip(skip map[string]string) (problems []string) {
 	for name, reason := range skip {
 		if find(name) == nil {

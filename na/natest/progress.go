@@ -206,8 +206,8 @@ func manyFollow(b *bed) {
 	last.requireFails(na.ErrClosed)
 }
 
-// driveConcurrently starts several goroutines that drive each of sides. stop ends them and waits
-// for them.
+// driveConcurrently starts two goroutines for each of sides, which drive its context. stop ends
+// them and waits for them.
 func driveConcurrently(b *bed, sides ...*side) (stop func()) {
 	var wg sync.WaitGroup
 	var over atomic.Bool
