@@ -5,11 +5,10 @@ import (
 	"slices"
 )
 
-// A panic of this library while it handles bytes from a peer is recovered:
-//
-// If no lock is held, the poller or endpoint.Rescue recovers, and only the peer's connection is
-// closed. If the endpoint is locked, endpoint.UnlockInput recovers and closes the endpoint, because
-// its state may be inconsistent.
+// A panic in this library while it handles bytes from a peer is recovered. If no lock is held, the
+// poller or endpoint.Rescue recovers, and only the peer's connection is closed. If the endpoint is
+// locked, endpoint.UnlockInput recovers and closes the endpoint, because its state may be
+// inconsistent.
 //
 // In both cases the process continues, and the panic is logged and counted. Code that handles
 // received bytes must therefore unlock with a deferred UnlockInput. If it unlocks in between, it

@@ -24,7 +24,7 @@ type spinner struct {
 	procs  int           // value of GOMAXPROCS, read again every spinProcs waits
 	waits  uint          // number of waits since procs was read
 	misses int           // number of consecutive spins during which nothing arrived
-	vain   time.Duration // duration of the last spin if a timer interrupted it; subtracted from the duration of the next spin
+	vain   time.Duration // total duration of the last spins that a timer interrupted; it shortens the next spin
 	looks  uint
 
 	// The spinner yields the processor periodically. The duration of a yield indicates whether
