@@ -6,11 +6,10 @@ import "github.com/quicksilver-rpc/quicksilver/internal/slab"
 // The peer grants room after the first such message. The room is free again once its message has
 // been freed. No operation waits for room. If none is free, the body is lent instead.
 //
-//	source                                                destination
-//	ClaimRoom ─ granted and free? ─ no ─► lend the body ─► GrantRoom
-//	                │ yes                                     │
-//	                ▼                        ◄──── credit ────┘
-//	            SendUnexpected ─────────────────────────────► Envelope ─► Free ─► credit
+// The source calls ClaimRoom. If the peer has granted enough room and it is free, the source then
+// calls SendUnexpected. Otherwise it lends the body, and the destination calls GrantRoom, so that
+// there is room for later messages. When the destination frees the message's Envelope, it returns
+// the room to the source as credit.
 
 // roomClasses is the number of size classes.
 const roomClasses = 3

@@ -15,9 +15,9 @@ import (
 // described in RFC 8305, using any transport. Each attempt is a separate carrier.Session. The first
 // attempt to receive a HELLO becomes the session, and the others are closed.
 //
-//	tick ─► startAttempts ─► carrier.Dial(attempt) ─┬─ Greet ─► settleOn: the session has that address, the others are cut
-//	  ▲                                             └─ Fail ─► the next attempt, or, if that was the last one, the session fails
-//	  └── 250 ms, or an attempt has failed ◄────────────┘
+// Ticks call startAttempts, which starts the next attempt 250 ms after the previous one, or earlier
+// if an attempt has failed. When an attempt receives a HELLO, Greet calls settleOn, which makes the
+// attempt's address that of the session. If the last attempt fails, the session fails.
 
 // An addressChoices holds the addresses of a session's host and the attempts to dial them.
 type addressChoices struct {

@@ -12,9 +12,9 @@ import (
 // size, so the envelope guarantee stays exact. If there is no room, the source does not wait but
 // sends the message another way.
 //
-//	source: used ≤ granted                             destination: taken ≤ announced ≤ freed + reserved
-//	ClaimRoom ─► SendUnexpected ── UNEXPECTED ──► taken ─► recycled: freed
-//	          granted ◄──────────────── CREDIT ◄── announced ◄───────┘
+// At the source, used never exceeds granted. At the destination, taken never exceeds announced, and
+// announced never exceeds freed plus reserved. A message takes room when it arrives and frees the
+// room when its memory is recycled. CREDIT frames announce free room to the source.
 //
 // session.room is nil until room is granted.
 type peerRoom struct {
