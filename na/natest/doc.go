@@ -17,10 +17,8 @@
 // A rule is a row with a name, a reason why a user cares, and a check. It runs on a bed, which
 // consists of the classes that it has opened and a ledger of every operation that it has started.
 //
-// A rule calls methods of a side, such as send, recv, put, and get, which start an operation of
-// na.Context and add a call to the ledger. To wait for a call, the rule calls methods such as
-// call.requireOK. These make the bed call Progress and Trigger for every context in turn until the
-// callback has run.
+//	rule ─► side.send, recv, put, get … ─► call (one line of the ledger) ─► na.Context
+//	  └───► call.ok, call.fails ─► bed drives every context in turn: Progress, Trigger ─► callback ─► the ledger
 //
 // The following always holds, whatever the rule checks. The callback of an accepted operation has
 // run exactly once, inside Trigger, and that of a refused operation never. Memory was not touched

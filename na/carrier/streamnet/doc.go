@@ -21,6 +21,8 @@
 // In tests, use natest.TestPlugin to check such a plugin. If Options.Verify is not set, set
 // Unverified in its natest.Network.
 //
+//	na: Session, Core ◄─► internal/netconn: a goroutine that reads, one that writes ◄─► Options.Dial, Options.Listen: net.Conn
+//
 // # What a net.Conn must do
 //
 //   - Read and Write may be called concurrently by two goroutines, and Close by a third. Close
