@@ -20,8 +20,8 @@ type Class struct {
 	contexts []*Context
 }
 
-// Open opens the network of addr: "tcp://" for an origin only, or "tcp://host:port" for a process
-// that is also a target. The program must link the transport by importing its plugin or
+// Open returns a Class that uses the transport of addr: "tcp://" for a process that only makes
+// calls, or "tcp://host:port" for one that also serves them. The program must link the transport by importing its plugin or
 // plugins/all. The caller must call Close or Shutdown when the class is no longer needed.
 func Open(addr string, cfg Config) (*Class, error) {
 	cfg, err := cfg.withDefaults()

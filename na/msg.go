@@ -226,10 +226,10 @@ func (c *Context) Get(op *Op, local *Mem, loff int64, to Addr, key Key, roff, n 
 	return nil
 }
 
-// Lease registers buf for reading by one peer and returns the memory whose key the peer needs. op
-// completes with nil when the peer returns the memory, with ErrNoEntry if the peer dropped the
-// expected message with the given tag, with ErrPeerLost if the peer is lost, and with ErrCanceled
-// if op is canceled. The peer can no longer read the memory after that.
+// Lease registers buf for reading by one peer. The peer reads it with the key of the returned
+// memory, which the caller sends in the expected message with the given tag. op completes with nil
+// when the peer has returned the lease, with ErrNoEntry if it has dropped that message, with
+// ErrPeerLost, or with ErrCanceled. Once op has completed, the peer cannot read the memory.
 func (c upper) Lease(op *Op, to Addr, tag Tag, buf []byte) (*Mem, error) {
 	t, err := c.startOp(op, kindLease, to)
 	if err != nil {

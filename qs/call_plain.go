@@ -50,7 +50,7 @@ func (o *outgoingCall) resetPlain(err error) bool {
 	return true
 }
 
-// attemptPlain makes the single attempt of callPlain.
+// attemptPlain sends the request of a plain call once and waits for its response.
 func (o *outgoingCall) attemptPlain(ctx context.Context) (err error) {
 	p := o.Peer.p
 	n := p.n

@@ -207,8 +207,8 @@ func (d *DuplexServer[Up, Down]) SendHeader(header map[string]string) error {
 }
 
 // Handle registers fn as the handler for d on n. The rules of Stream.Handle apply. When fn returns,
-// the caller receives the remaining items followed by io.EOF or the error. From then on, Send fails
-// at the caller.
+// the caller receives the remaining items, followed by io.EOF or the error that fn returned, and its
+// later calls of Send fail.
 func (d *Duplex[In, Up, Down]) Handle(
 	n *Node, fn func(ctx context.Context, in In, s *DuplexServer[Up, Down]) error,
 ) {

@@ -41,9 +41,9 @@ func factsOf(t reflect.Type) *typeFacts {
 // deep reports whether values of type t may be nested more than MaxDepth levels deep.
 func deep(t reflect.Type) bool { return factsOf(t).deep }
 
-// levels returns how deeply values of type t may be nested, including pointers, or more than
-// MaxDepth if there is no limit. seen contains the types whose levels are known or are being
-// computed. Types that are being computed contain themselves.
+// levels returns how deeply values of type t may be nested, including pointers, or MaxDepth+1 if
+// there is no limit. seen contains the types whose levels are known or are being computed; a type
+// that is reached again while it is being computed is recursive.
 func levels(t *schema.Type, seen map[*schema.Type]int) (n int) {
 	if n, ok := seen[t]; ok {
 		return n

@@ -157,7 +157,7 @@ func (c *call) audit() {
 		c.b.Errorf("%s: started %d times, its callback ran %d times", c.what, c.accepted, c.ran)
 	}
 	if c.op.Busy() {
-		c.b.Errorf("%s is busy after its end", c.what)
+		c.b.Errorf("%s: its operation is still in use after its completion", c.what)
 	}
 	for _, r := range c.rooms {
 		if r.snapshot != nil && !bytes.Equal(r.arena, r.snapshot) {

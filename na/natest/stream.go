@@ -201,7 +201,7 @@ func (f *flow) write(data []byte, most int) (left []byte, more bool) {
 	return data[n:], true
 }
 
-// read reads up to most bytes and reports whether it must be called again.
+// read reads at most most bytes and reports whether there may be more to read.
 func (f *flow) read(most int) (more bool) {
 	b, err := f.Next()
 	switch {

@@ -255,7 +255,8 @@ type Call struct {
 	session session
 }
 
-// A session identifies a session of a context. MaxActivePerPeer applies to each session separately.
+// A session is the key of a session with a peer: MaxActivePerPeer limits the calls of each session
+// separately.
 type session struct {
 	context int
 	peer    hg.Addr

@@ -91,8 +91,9 @@ func (c *Client) Size() int { return c.size }
 // Started reports whether the startup is complete.
 func (c *Client) Started() bool { return c.stage >= started }
 
-// Submit sends a part under a label, which must be greater than all labels submitted before. The set arrives once
-// every client has submitted the label or a higher one, or is done.
+// Submit sends the data of this client for label, which must be greater than all labels that it has
+// submitted. The server sends the data of all clients for that label once each of them has
+// submitted it or a higher one, or has called Done.
 func (c *Client) Submit(label Label, data []byte) error {
 	switch {
 	case c.err != nil:

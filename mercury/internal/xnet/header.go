@@ -143,7 +143,7 @@ func (h *Header) Parse(b []byte) error {
 		return fmt.Errorf("xnet: unknown operation %d", h.Op)
 	}
 	if h.Op == Tagged && h.Flags&Immediate != 0 {
-		return fmt.Errorf("xnet: tagged message with user data")
+		return fmt.Errorf("xnet: unexpected user data in a tagged message")
 	}
 	if n != h.Len() {
 		return fmt.Errorf("xnet: operation %d has a header of %d bytes, want %d", h.Op, n, h.Len())

@@ -127,7 +127,8 @@ func Error(err error) string {
 	return Text(text)
 }
 
-// SplitError returns the text of err without the lines added by Advise, and those lines. It does not escape the text.
+// SplitError splits the text of err into the message and the lines that Advise has added. Control
+// characters are not escaped.
 func SplitError(err error) (text string, lines []string) {
 	text = err.Error()
 	for {

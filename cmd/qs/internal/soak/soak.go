@@ -271,8 +271,8 @@ func (s *soak) showStatus(begun time.Time) (stop func()) {
 	}
 }
 
-// haveAllFaults reports whether each kind of fault in Config.Faults has occurred. If the transport is auto, it ignores
-// faults of connections, because all calls may use shared memory.
+// haveAllFaults reports whether each kind of fault in Config.Faults has occurred. If the transport is auto,
+// connection faults are ignored: all calls may have used shared memory.
 func (s *soak) haveAllFaults() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -335,7 +335,7 @@ func TurnAway(p *Packet, words []byte) []byte {
 	return b
 }
 
-// refuse queues a REFUSE with the message words to the peer at address to.
+// refuse queues a REFUSE packet for the peer at the address to, with words as its message.
 func (m *Machine) refuse(to netip.AddrPort, via uint8, a *Assoc, id, token uint32, words []byte) {
 	m.sendOnce(to, via, a, Packet{kind: kindRefuse, id: id, token: token}, words[:min(len(words), maxWords)])
 }
