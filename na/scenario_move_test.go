@@ -118,7 +118,7 @@ func TestServeRevoked(t *testing.T) {
 		require.EqualValues(t, 9, last.Op)
 		if before < 2 {
 			require.EqualValues(t, ErrRevoked, last.Tag)
-			require.NotContains(t, kinds(frames[before+1:]), "DATA", "pieces that are sent in vain")
+			require.NotContains(t, kinds(frames[before+1:]), "DATA", "pieces sent although the memory is no longer registered")
 		} else {
 			require.EqualValues(t, OK, last.Tag)
 		}

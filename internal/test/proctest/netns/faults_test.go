@@ -76,7 +76,7 @@ var sessionErrors = []string{na.ErrPeerLost.Error(), na.ErrUnreachable.Error(), 
 
 // stopLoad ends the calls, waits for those in flight, and checks what must be true always: no
 // answer was wrong, nothing ran twice, calls fail for no other reason than that the session ended
-// or none could be had, and the calls of the process that is not concerned succeed.
+// or could not begin, and the calls to the process that has no fault succeed.
 func (s *faultTest) stopLoad() (near, far report) {
 	s.t.Helper()
 	waitUntil(s.t, "the bystander's answers", func() bool { return s.near.readReports()[1].Calls > 10 })

@@ -110,7 +110,7 @@ func (a *Assoc) continueRelease(now time.Duration) bool {
 // linger passes the outcome Clean to Upper.Ended and retains a for a while after both FINs are
 // acknowledged, in order to acknowledge repeated packets. If the peer is on the same host, a is
 // retained only until the acknowledgment has been sent, because such an acknowledgment is rarely
-// lost. If it is lost, the peer repeats its FIN in vain, but everything else that the peer sent has
+// lost. If it is lost, the peer repeats its FIN without a response, but everything else that the peer sent has
 // been acknowledged.
 func (a *Assoc) linger(now time.Duration) {
 	a.state = lingering
