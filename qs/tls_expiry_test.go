@@ -150,7 +150,12 @@ func TestCertificateRenewed(t *testing.T) {
 		callers.Wait()
 		close(finish)
 		require.NoError(t, <-lasting, "a call continues in the session that retires")
-		require.Eventually(t, func() bool { return n.HG().Stats().NA.Peers == 1 && s.HG().Stats().NA.Peers == 1 }, 30*time.Second, 10*time.Millisecond,
+		ours.issue(t, "server", lives)
+		theirs.issue(t, "client", lives)
+		_, err := size.Call(context.Background(), to, nil)
+		require.NoError(t, err, "a call in the session that follows")
+		// That session also ends once its certificates have expired.
+		require.Eventually(t, func() bool { return n.HG().Stats().NA.Peers <= 1 && s.HG().Stats().NA.Peers <= 1 }, 30*time.Second, 10*time.Millisecond,
 			"what retires ends when nothing is under way")
 		for _, node := range []*qs.Node{n, s} {
 			require.Zero(t, node.HG().Stats().NA.PeersLost)
