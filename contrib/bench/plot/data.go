@@ -10,7 +10,8 @@ import (
 	"strconv"
 )
 
-// A file is one file of docs/bench: the commands that were run in turn, round after round, and what each printed.
+// A file is one file in docs/bench. It contains commands, which are run in turn in each round, and
+// their output.
 type file struct {
 	Machine string `json:"machine"`
 	Date    string `json:"date"`
@@ -18,15 +19,16 @@ type file struct {
 	Runs    []*run `json:"runs"`
 }
 
-// A run is one command: of "qs perf -json", or of a program that prints the same about another system.
+// A run is one command: "qs perf --json", or a program that prints the same about another system.
 type run struct {
 	System  string            `json:"system"`
-	Shared  bool              `json:"shared,omitempty"` // it does not go over a network
+	Shared  bool              `json:"shared,omitempty"` // does not use a network
 	Command string            `json:"command"`
-	Rounds  []json.RawMessage `json:"rounds"` // what it printed, once for each round
+	Rounds  []json.RawMessage `json:"rounds"` // output, one entry per round
 }
 
-// A result is what one command printed once: figures of calls and of one bulk transfer, or a table over sizes.
+// A result is the output of one command in one round: figures of calls and bulk transfers, or a table
+// by size.
 type result struct {
 	P50   float64            `json:"lat_p50_us"` // microseconds, one call in flight
 	Rate  map[string]float64 `json:"rate_per_s"` // by calls in flight
@@ -38,7 +40,7 @@ type result struct {
 	named map[string]any // all of it
 }
 
-// readCommands reads a file, whose commands may not have been run yet.
+// readCommands reads a file. Its commands need not have been run yet.
 func readCommands(name string) (*file, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -70,13 +72,14 @@ func (f *file) write(name string) error {
 	if err != nil {
 		return err
 	}
-	// A line for each round: a diff shows what was measured anew.
+	// One line per round, so that a diff shows which runs have been measured again.
 	b = bytes.ReplaceAll(b, []byte(`{"system"`), []byte("\n{\"system\""))
 	b = bytes.ReplaceAll(b, []byte(`"rounds":[`), []byte("\"rounds\":[\n"))
 	return os.WriteFile(name, append(b, '\n'), 0o666)
 }
 
-// results returns what each round printed. Programs that can measure several systems print a list: it holds one.
+// results returns the output of each round. Programs that can measure several systems print a list,
+// which must have one element.
 func (r *run) results() ([]result, error) {
 	if len(r.Rounds) == 0 {
 		return nil, fmt.Errorf("%s: no rounds", r.System)
@@ -99,16 +102,16 @@ func (r *run) results() ([]result, error) {
 	return all, nil
 }
 
-// A spread is a figure over the rounds that have it.
+// A spread summarizes a figure over the rounds that report it.
 type spread struct{ least, median, most float64 }
 
-// median returns the median of a figure over the rounds that have it, and whether one has.
+// median returns the median of a figure over the rounds that report it, and whether any round does.
 func (r *run) median(figure func(result) float64) (float64, bool) {
 	s, ok := r.spread(figure)
 	return s.median, ok
 }
 
-// spread returns a figure over the rounds that have it, and whether one has.
+// spread summarizes a figure over the rounds that report it, and reports whether any round does.
 func (r *run) spread(figure func(result) float64) (spread, bool) {
 	all, err := r.results()
 	if err != nil {
@@ -134,7 +137,7 @@ func rate(inFlight int) func(result) float64 {
 	return func(r result) float64 { return r.Rate[strconv.Itoa(inFlight)] }
 }
 
-// named returns the figure that is printed by this name.
+// named returns a function that extracts the figure printed under name.
 func named(name string) func(result) float64 {
 	return func(r result) float64 {
 		v, _ := r.named[name].(float64)

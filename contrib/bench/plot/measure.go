@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// measure runs every command of f, one after the other, so many rounds: what the machine does meanwhile changes all of them alike. It
-// replaces what they printed before, unless keep says that it goes on with that. The programs are looked for in PATH.
+// measure runs every command in f once per round, so that other work on the machine affects all of
+// them equally. It replaces their previous output unless keep is true. The programs must be in PATH.
 func (f *file) measure(rounds int, keep bool) error {
 	if !keep {
 		for _, r := range f.Runs {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// page returns what is made of docs/bench below the folder docs: the plots, and the pages with their tables, by path.
+// page generates, from the figures in docs/bench, the plots and the pages with their tables. It
+// returns them by path.
 func page(docs string) (map[string][]byte, error) {
 	made := map[string][]byte{}
 	for _, table := range []struct {
@@ -54,12 +55,12 @@ func page(docs string) (map[string][]byte, error) {
 	return made, nil
 }
 
-// source says where the figures of f are from.
+// source returns a sentence that states the origin of the figures in f.
 func (f *file) source(name string) string {
 	return fmt.Sprintf("\nMedians of %d rounds at %s, %s: [%s](bench/%[4]s).\n", len(f.Runs[0].Rounds), f.Commit, f.Date, name)
 }
 
-// replace puts table between the comments that name it.
+// replace replaces the text between the comments in md that mark the named table.
 func replace(md []byte, name, table string) ([]byte, error) {
 	begin := "<!-- figures: " + name + " -->\n"
 	before, rest, ok := strings.Cut(string(md), begin)
@@ -72,7 +73,8 @@ func replace(md []byte, name, table string) ([]byte, error) {
 
 var inFlight = []int{1, 16, 64}
 
-// calls draws the latency and the rates of all systems, those within one host apart.
+// calls draws the latency and rates of all systems. Systems that work only within one host have plots
+// of their own.
 func calls(f *file) (map[string][]byte, string, error) {
 	images, text := map[string][]byte{}, ""
 	for _, part := range []struct {
@@ -117,10 +119,11 @@ func calls(f *file) (map[string][]byte, string, error) {
 	return images, text, nil
 }
 
-// headline are the systems of the README's figures: the API that it teaches, and what others offer in its place.
+// headline lists the systems in the README's figures: the API that the README teaches and its
+// counterparts in other systems.
 var headline = []string{"quicksilver, sm, typed", "quicksilver, tcp, typed", "quicksilver, udp, typed", "net/rpc, tcp", "drpc, tcp", "grpc-go, tcp"}
 
-// short draws the rates of the headline's systems, and returns a table of their figures.
+// short draws the rates of the systems in headline and returns a table of their figures.
 func short(f *file) (map[string][]byte, string, error) {
 	one, many := series{name: "1 in flight"}, series{name: "64 in flight"}
 	text := "|calls of 64 bytes|median latency of one call alone, us|calls a second, 64 goroutines|\n|---|---:|---:|\n"
@@ -142,7 +145,7 @@ func short(f *file) (map[string][]byte, string, error) {
 	return map[string][]byte{"typed": image}, text, err
 }
 
-// bodies returns the rates of calls with large bodies, by their size and how many are in flight.
+// bodies returns a table of the rates of calls with large bodies, by size and number in flight.
 func bodies(f *file) (map[string][]byte, string, error) {
 	var sizes []int64
 	var systems []string
