@@ -52,7 +52,7 @@ func (d *domain) openSecond(p carrier.Companion) error {
 	switch {
 	case n == nil && err != nil:
 		d.cfg.logger().Warn(p.Scheme()+":// is unavailable; using the first transport for peers on this machine",
-			"addr", d.networks[0].self, "err", err)
+			"address", d.networks[0].self, "error", err)
 		return nil
 	case err != nil:
 		return err
