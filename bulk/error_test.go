@@ -48,8 +48,8 @@ func TestErrorFields(t *testing.T) {
 				require.ErrorIs(t, s.err, c.why)
 				require.Equal(t, bulk.Error{Dir: dir, Peer: s.spec.Peer, Took: e.Took, Moved: op.Moved(), Size: int64(s.size), Err: e.Err}, *e)
 				require.Positive(t, e.Took)
-				for _, part := range []string{"bulk: " + dir.String(), " " + s.spec.Peer.String() + ": ", " after ",
-					fmt.Sprintf("(moved %d of %d bytes)", op.Moved(), s.size)} {
+				for _, part := range []string{"bulk: " + dir.String(), " " + s.spec.Peer.String() + ": ",
+					fmt.Sprintf(" (moved %d of %d bytes in ", op.Moved(), s.size)} {
 					require.Contains(t, s.err.Error(), part)
 				}
 			})

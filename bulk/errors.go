@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -22,7 +23,7 @@ type Error struct {
 }
 
 // Error returns a description such as "bulk: pull from tcp://10.0.0.7:9000: operation canceled
-// after 2.03s (moved 3145728 of 16777216 bytes)".
+// (moved 3145728 of 16777216 bytes in 2.03s)".
 func (e *Error) Error() string {
 	prep := "from"
 	if e.Dir == Push {
@@ -36,20 +37,11 @@ func (e *Error) Error() string {
 	if op, ok := cause.(*na.OpError); ok {
 		cause = op.Err
 	}
-	after := ""
+	moved := fmt.Sprintf("moved %d of %d bytes", e.Moved, e.Size)
 	if e.Took > 0 {
-		after = " after " + e.Took.Round(roundDuration(e.Took)).String()
+		moved += " in " + errtext.Round(e.Took).String()
 	}
-	return fmt.Sprintf("bulk: %v %s %s: %v%s (moved %d of %d bytes)", e.Dir, prep, peer, cause, after, e.Moved, e.Size)
-}
-
-// roundDuration returns the unit to which d must be rounded to keep about three digits.
-func roundDuration(d time.Duration) time.Duration {
-	r := time.Nanosecond
-	for d/r >= 1000 {
-		r *= 10
-	}
-	return r
+	return fmt.Sprintf("bulk: %v %s %s: %s%s", e.Dir, prep, peer, errtext.Cause(cause), errtext.Suffix(moved))
 }
 
 // Unwrap returns the underlying cause.

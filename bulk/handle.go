@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -112,7 +113,7 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 		mem, err = cls.Register(opts.Access, segs...)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("bulk: create: %w", err)
+		return nil, errtext.Wrap("bulk: create", err)
 	}
 	key := mem.Key()
 	h := &Handle{hctx: hctx, state: &handleState{mem: mem, key: &key}, eager: opts.Eager}
@@ -212,7 +213,7 @@ func (h *Handle) CloseFunc(cb func(err error)) error {
 		return 1
 	})
 	if err := h.hctx.NA().Deregister(op, h.mem()); err != nil {
-		return fmt.Errorf("bulk: close: %w", err)
+		return errtext.Wrap("bulk: close", err)
 	}
 	return nil
 }
@@ -295,7 +296,7 @@ func (h *Handle) AppendBinary(b []byte) ([]byte, error) {
 		at := len(b)
 		b = append(b, make([]byte, key.Len)...)
 		if err := copyAt(Pull, mem, 0, b[at:]); err != nil {
-			return nil, fmt.Errorf("bulk: encode: %w", err)
+			return nil, errtext.Wrap("bulk: encode", err)
 		}
 	}
 	return b, nil
@@ -328,7 +329,7 @@ func (h *Handle) UnmarshalBinary(b []byte) error {
 	}
 	key, err := na.DecodeKey(b[headSize:])
 	if err != nil {
-		return fmt.Errorf("bulk: decode: %w", err)
+		return errtext.Wrap("bulk: decode", err)
 	}
 	if key.Access == LocalOnly {
 		return bad("allows no access")

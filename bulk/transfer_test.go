@@ -728,7 +728,7 @@ func TestErrorText(t *testing.T) {
 	addr := na.MakeAddr("tcp://10.0.0.7:9000", 0)
 	cause := &na.OpError{Op: "get", Addr: addr, Err: hg.ErrCanceled}
 	err := error(&bulk.Error{Dir: bulk.Pull, Peer: addr, Took: 2030 * time.Millisecond, Moved: 3145728, Size: 16777216, Err: cause})
-	require.Equal(t, "bulk: pull from tcp://10.0.0.7:9000: operation canceled after 2.03s (moved 3145728 of 16777216 bytes)", err.Error())
+	require.Equal(t, "bulk: pull from tcp://10.0.0.7:9000: operation canceled (moved 3145728 of 16777216 bytes in 2.03s)", err.Error())
 	require.ErrorIs(t, err, hg.ErrCanceled)
 	require.Equal(t, hg.ErrCanceled, na.CodeOf(err))
 	require.Equal(t, cause, errors.Unwrap(err))

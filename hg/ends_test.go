@@ -3,6 +3,7 @@ package hg_test
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -27,16 +28,15 @@ func requireErrorFacts(t *testing.T, err error, op, rpc string, peer na.Addr, wh
 	require.Positive(t, e.Took)
 	require.Less(t, e.Took, 10*time.Minute)
 	text := err.Error()
-	want := []string{"hg: " + op + " " + rpc, ": " + e.Err.Error() + " after "}
-	if op != "lookup" { // which has no request
-		want = append(want, " ("+fate.String()+")")
-	}
+	want := "hg: " + op + " " + rpc
 	if !peer.IsZero() {
-		want = append(want, " to "+peer.Label()+": ")
+		want += " to " + peer.Label()
 	}
-	for _, part := range want {
-		require.Contains(t, text, part)
+	want += ": " + e.Err.Error() + " ("
+	if op != "lookup" { // which has no request
+		want += fate.String() + ", "
 	}
+	require.Regexp(t, "^"+regexp.QuoteMeta(want)+`after [0-9.]+[mnµ]?s\)$`, text)
 }
 
 // TestErrorFactsOfCalls checks for every way in which a call can end with an error that the

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -26,36 +27,66 @@ type Error struct {
 }
 
 // Error returns a text such as "hg: forward math/sum to tcp://10.0.0.7:9000: operation canceled
-// after 2.03s (may have run)".
+// (may have run, after 2.03s)".
 func (e *Error) Error() string {
+	after := errtext.After(e.Took)
+	if e.Attempt > 0 && after != "" {
+		after = "this one ended " + after
+	}
+	return e.text(after)
+}
+
+// text returns the text of e with after in place of Took. If e wraps an Error of the same call, the
+// text has the head and the fate of that one, and those of e only where they differ.
+func (e *Error) text(after string) string {
+	head, fate := e.head(), e.fateText()
+	cause := e.Err
+	overtaken, ended := cause.(*overtakenError)
+	if ended {
+		cause = overtaken.remote
+	}
+	if in, ok := errors.AsType[*Error](cause); ok && in.Op == e.Op && in.RPC == e.RPC {
+		if in.Fate == e.Fate && e.Attempt == 0 {
+			fate = ""
+		}
+		if !ended {
+			return e.Err.Error() + errtext.Suffix(fate, after)
+		}
+	}
+	return head + ": " + errtext.Cause(unwrapNA(e.Err)) + errtext.Suffix(fate, after)
+}
+
+// head returns the part of e's text before the cause, such as "hg: forward math/sum to
+// tcp://10.0.0.7:9000".
+func (e *Error) head() string {
 	s := "hg: " + e.Op
 	if e.RPC != "" {
 		s += " " + e.RPC
 	}
-	if !e.Peer.IsZero() {
-		s += " to " + e.Peer.Label()
+	if e.Peer.IsZero() {
+		return s
 	}
-	s += ": " + e.Err.Error()
-	if e.Took > 0 {
-		s += " after " + e.Took.Round(roundDuration(e.Took)).String()
+	switch e.Op {
+	case "forward", "respond":
+		s += " to"
+	case "input of", "output of", "run", "withdraw":
+		s += " from"
+	case "create", "reset", "close":
+		s += " for"
 	}
-	if e.Op == "forward" || e.Took > 0 && e.Op != "lookup" {
-		s += " (" + e.Fate.String()
-		if e.Attempt > 0 {
-			s += fmt.Sprintf(", in attempt %d", e.Attempt)
-		}
-		s += ")"
-	}
-	return s
+	return s + " " + e.Peer.Label()
 }
 
-// roundDuration returns the unit to which d should be rounded to keep about three digits.
-func roundDuration(d time.Duration) time.Duration {
-	r := time.Nanosecond
-	for d/r >= 1000 {
-		r *= 10
+// fateText returns the fate for the text of e, such as "may have run in attempt 2". It returns ""
+// if the operation has no request or did not begin.
+func (e *Error) fateText() string {
+	switch {
+	case e.Op == "lookup", e.Op == "probe", e.Op != "forward" && e.Took <= 0:
+		return ""
+	case e.Attempt > 0:
+		return fmt.Sprintf("%v in attempt %d", e.Fate, e.Attempt)
 	}
-	return r
+	return e.Fate.String()
 }
 
 // Unwrap returns the cause.

@@ -249,7 +249,7 @@ func (e *endpoint) dialSession(a Addr) (*session, error) {
 	e.readClock()
 	// The backoff limits the dial rate if a caller retries an unreachable peer in a loop.
 	if w := e.waits[a]; w != nil && w.until > e.now {
-		return nil, fmt.Errorf("%w (next dial in %v)", w.why, (w.until - e.now).Round(time.Millisecond))
+		return nil, fmt.Errorf("%w; next dial in %v", w.why, (w.until - e.now).Round(time.Millisecond))
 	}
 	host := a.Host()
 	a = a.WithHost("")

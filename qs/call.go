@@ -500,8 +500,10 @@ func (c *attemptControl) withFate(ctx context.Context, s *callScope, method stri
 	if FateOf(err) == worst && ctx.Err() == nil {
 		return err
 	}
-	if last, ok := err.(*exhaustedError); ok {
-		return &exhaustedError{c.withFate(ctx, s, method, last.err), last.note}
+	if last, ok := err.(*retriedError); ok {
+		all := *last
+		all.err = c.withFate(ctx, s, method, last.err)
+		return &all
 	}
 	e, ok := err.(*hg.Error)
 	if !ok {

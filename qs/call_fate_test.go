@@ -99,14 +99,14 @@ func TestFateOfAttempts(t *testing.T) {
 		fate hg.Fate
 		text string
 	}{
-		"one that may have run":           {nil, "x", qs.MaybeRan, "(may have run)"},
-		"retry, then nobody":              {[]qs.Interceptor{retry}, "x", qs.MaybeRan, "(may have run, in attempt 1)"},
-		"retry, refused, lost, nobody":    {[]qs.Interceptor{retry}, "rx", qs.MaybeRan, "(may have run, in attempt 2)"},
-		"retry, refused, nobody":          {[]qs.Interceptor{retry}, "r", qs.NotRun, "(did not run)"},
+		"one that may have run":           {nil, "x", qs.MaybeRan, "(may have run, after "},
+		"retry, then nobody":              {[]qs.Interceptor{retry}, "x", qs.MaybeRan, "(may have run in attempt 1, "},
+		"retry, refused, lost, nobody":    {[]qs.Interceptor{retry}, "rx", qs.MaybeRan, "(may have run in attempt 2, "},
+		"retry, refused, nobody":          {[]qs.Interceptor{retry}, "r", qs.NotRun, "(did not run, after 3 of 3 attempts in "},
 		"retry, lost, answered":           {[]qs.Interceptor{retry}, "xo", qs.Ran, ""},
-		"retry, lost, failed":             {[]qs.Interceptor{retry}, "xe", qs.Ran, "(ran)"},
-		"twice, then nobody":              {[]qs.Interceptor{twice}, "x", qs.MaybeRan, "(may have run, in attempt 1)"},
-		"twice, ran, then nobody":         {[]qs.Interceptor{twice}, "e", qs.Ran, "(ran, in attempt 1)"},
+		"retry, lost, failed":             {[]qs.Interceptor{retry}, "xe", qs.Ran, "(ran, after 2 of 3 attempts in "},
+		"twice, then nobody":              {[]qs.Interceptor{twice}, "x", qs.MaybeRan, "(may have run in attempt 1, "},
+		"twice, ran, then nobody":         {[]qs.Interceptor{twice}, "e", qs.Ran, "(ran in attempt 1"},
 		"twice in retry":                  {[]qs.Interceptor{retry, twice}, "rx", qs.MaybeRan, ""},
 		"retry in twice":                  {[]qs.Interceptor{twice, retry}, "xrr", qs.MaybeRan, "in attempt 1"},
 		"the first error of two":          {[]qs.Interceptor{first}, "rx", qs.MaybeRan, "in attempt 2"},

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
-	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -76,7 +75,7 @@ func begin(ctx context.Context, o *outgoingCall) *futureCall {
 func (f *futureCall) run(ctx context.Context) {
 	returned := false
 	defer func() { f.onEnd(ctx, returned, recover()) }()
-	f.err = hghook.EndedBy(f.ctx, f.o.run(ctx)) // f.ctx may be done before ctx, which is derived from it
+	f.err = endedBy(f.ctx, f.o.run(ctx)) // f.ctx may be done before ctx, which is derived from it
 	returned = true
 }
 

@@ -45,7 +45,7 @@ func (k *openCall) begin(ctx context.Context) {
 	}()
 	err := k.forward(ctx)
 	if err != nil {
-		f.err = hghook.EndedBy(f.ctx, err)
+		f.err = endedBy(f.ctx, err)
 	}
 	returned = true
 }
@@ -111,7 +111,7 @@ func (k *openCall) onEnd() {
 	f.o.home.n.endDriving(f.o.home.i)
 	returned := false
 	defer func() { f.onEnd(k.ctx, returned, recover()) }()
-	f.err = hghook.EndedBy(f.ctx, k.takeAnswer())
+	f.err = endedBy(f.ctx, k.takeAnswer())
 	returned = true
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/hg/inspect"
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -26,7 +27,7 @@ func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.useDefinitionLocked(m.name, is); err != nil {
-		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
+		panic(fmt.Sprintf("qs: method %s: %s", m.name, errtext.Cause(err)))
 	}
 	rpc := hg.RPC{Name: m.name, Handler: n.clients.limitHandler(h), OneWay: m.oneWay, Inline: m.o.inline,
 		MaxActive: m.o.maxConcurrent, Queue: m.o.maxQueue, Timeout: m.o.timeout, Codec: c, Shape: m.shape}
@@ -37,7 +38,7 @@ func (n *Node) registerHandler(m *method, h hg.Handler, isNil bool) {
 	}
 	if err := hghook.RegisterRPC(n.class, rpc,
 		hghook.RPCOptions{CountAsCall: m.streams == nil}); err != nil {
-		panic(fmt.Sprintf("qs: method %s: %v", m.name, err))
+		panic(fmt.Sprintf("qs: method %s: %s", m.name, errtext.Cause(err)))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
 )
 
@@ -89,7 +90,7 @@ func (n *Node) idOf(m *method) (hg.ID, error) {
 		var err error
 		if id, err = n.class.RegisterRPC(hg.RPC{Name: m.name, OneWay: m.oneWay, Codec: n.codecOf(m),
 			Shape: m.shape}); err != nil {
-			return 0, fmt.Errorf("qs: method %s: %w", m.name, err)
+			return 0, errtext.Wrap("qs: method "+m.name, err)
 		}
 	}
 	n.known.Store(m, id)

@@ -264,7 +264,7 @@ func TestRetryOfMethodAndNode(t *testing.T) {
 		_, err := m.Call(testContext(t), peer(t, n, s.Addr().String()), 1)
 		require.ErrorIs(t, err, qs.ErrUnavailable)
 		require.Equal(t, attempts.method, ran)
-		require.Equal(t, 1, strings.Count(err.Error(), "(attempt "), err.Error())
+		require.Equal(t, 1, strings.Count(err.Error(), " attempts in "), err.Error())
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -49,6 +51,14 @@ type Node struct {
 	probes       map[*na.Op]struct{}     // address probes in flight
 	healthTimers map[*na.Op]struct{}     // timers of PeerOptions.HealthInterval
 	watches      map[watchKey]*addrWatch // service watches in progress
+}
+
+// openError returns err, the error of a lower package, as the error of Open.
+func openError(err error) error {
+	if strings.HasPrefix(errtext.Cause(err), "open ") {
+		return errtext.Wrap("qs", err)
+	}
+	return errtext.Wrap("qs: open", err)
 }
 
 // Open opens a node at addr. A node at "tcp://" only makes calls, while a node at "tcp://host:port"
@@ -90,12 +100,12 @@ func Open(addr string, cfg Config) (*Node, error) {
 		cfg.HG.Authorize = n.authorize
 	}
 	if n.class, err = hg.Open(addr, cfg.HG); err != nil {
-		return nil, fmt.Errorf("qs: open: %w", err)
+		return nil, openError(err)
 	}
 	for range cfg.Contexts {
 		var hctx *hg.Context
 		if hctx, err = n.class.NewContext(); err != nil {
-			return nil, errors.Join(fmt.Errorf("qs: open: %w", err), n.class.Close())
+			return nil, errors.Join(openError(err), n.class.Close())
 		}
 		n.contexts = append(n.contexts, hctx)
 	}
@@ -107,7 +117,7 @@ func Open(addr string, cfg Config) (*Node, error) {
 	setTLSLogger(cfg.TCP.TLS, cfg.HG.Logger)
 	if cfg.Inspect {
 		if err = n.class.ServeGauges(); err != nil {
-			return nil, errors.Join(fmt.Errorf("qs: open: %w", err), n.class.Close())
+			return nil, errors.Join(openError(err), n.class.Close())
 		}
 	}
 	return n, nil

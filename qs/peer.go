@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -122,7 +123,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 		case na.OK:
 			p.services = append(p.services, s)
 		case ErrInvalid, hg.ErrUnsupported:
-			return Peer{}, fmt.Errorf("qs: peer: %w", err)
+			return Peer{}, errtext.Wrap("qs: peer", err)
 		default:
 			errs = append(errs, err)
 			if s.w != nil {
@@ -134,9 +135,9 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 	switch {
 	case len(p.backends) > 0:
 	case len(errs) > 0:
-		return Peer{}, fmt.Errorf("qs: peer: %w", errors.Join(errs...))
+		return Peer{}, errtext.Wrap("qs: peer", errors.Join(errs...))
 	default:
-		return Peer{}, fmt.Errorf("qs: peer: %w", p.noBackendErrorLocked())
+		return Peer{}, errtext.Wrap("qs: peer", p.noBackendErrorLocked())
 	}
 	if len(p.services) == 1 && p.services[0].w == nil && p.healthInterval == 0 {
 		p.single = p.backends[0]

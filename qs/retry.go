@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -91,25 +94,32 @@ func Retry(p RetryPolicy) Interceptor {
 		pause := p.Backoff
 		n := c.Peer.p.n
 		start := n.now()
+		var first error // the error of the first attempt
+		stop := func(err error, why string) error {
+			return &retriedError{err: err, first: first, attempts: c.Attempt, limit: p.Attempts,
+				elapsed: n.now() - start, why: why}
+		}
 		for ; ; c.Attempt++ {
 			err := next(ctx)
-			if err == nil || ctx.Err() != nil || !c.isRepeatable(err, p.Codes) {
+			if err == nil || c.retryDepth > depth { // an inner Retry has stopped retrying this call
 				return err
 			}
-			if c.retryDepth > depth { // an inner Retry has stopped retrying this call
-				return err
+			if first == nil {
+				first = err
 			}
-			if p.Attempts > 0 && c.Attempt >= p.Attempts {
-				return &exhaustedError{err, attemptText(c.Attempt, p.Attempts, n.now()-start)}
+			if ctx.Err() != nil || !c.isRepeatable(err, p.Codes) || p.Attempts > 0 && c.Attempt >= p.Attempts {
+				if c.Attempt == 1 {
+					return err
+				}
+				return stop(err, "")
 			}
 			elsewhere := c.Peer.hasOtherBackend(c)
 			if !elsewhere && !b.tryRepeat(c.Peer) {
-				return &exhaustedError{err,
-					attemptText(c.Attempt, p.Attempts, n.now()-start) + "; the retry budget is exhausted, see RetryPolicy.BudgetRatio"}
+				return stop(err, "the retry budget is exhausted: see RetryPolicy.BudgetRatio")
 			}
 			if pause > 0 && !elsewhere {
 				if c.Peer.p.n.sleep(ctx, c.Peer.p.n.jitterOf(pause)) != nil {
-					return err
+					return stop(err, "")
 				}
 				pause = min(2*pause, time.Second)
 			}
@@ -117,31 +127,63 @@ func Retry(p RetryPolicy) Interceptor {
 	}
 }
 
-// attemptText returns a string such as "attempt 3 of 5, 61.2ms since the call began". The attempt's
-// error contains only the duration of that attempt. limit is the maximum number of attempts; it is
-// negative if there is no limit.
-func attemptText(attempt, limit int, elapsed time.Duration) string {
-	text := fmt.Sprintf("attempt %d", attempt)
-	if limit > 0 {
-		text += fmt.Sprintf(" of %d", limit)
-	}
-	unit := time.Nanosecond
-	for elapsed/unit >= 1000 { // keep about three digits
-		unit *= 10
-	}
-	return fmt.Sprintf("%s, %v since the call began", text, elapsed.Round(unit))
+// A retriedError is returned by Retry when it makes no further attempt. It wraps the error of the
+// last attempt, whose text it completes. Its fate covers all attempts; see withFate.
+type retriedError struct {
+	err      error // error of the last attempt
+	first    error // error of the first attempt; only its text is used
+	attempts int   // number of the last attempt
+	limit    int   // maximum number of attempts; negative if there is no limit
+	elapsed  time.Duration
+	why      string // reason why Retry stopped; "" if the error or the limit shows it
 }
 
-// An exhaustedError is returned by Retry when it makes no further attempt. It wraps the error of
-// the last attempt. Its fate covers all attempts; see withFate.
-type exhaustedError struct {
-	err  error
-	note string // number of the last attempt, and the reason why Retry stopped
+// Error returns the text of the last attempt's error, with the number of attempts and the total
+// time in place of the time of that attempt. The error of the first attempt follows if it differs.
+func (e *retriedError) Error() string {
+	var after string
+	switch {
+	case e.limit > 0:
+		after = fmt.Sprintf("after %d of %d attempts in ", e.attempts, e.limit)
+	case e.attempts == 1:
+		after = "after 1 attempt in "
+	default:
+		after = fmt.Sprintf("after %d attempts in ", e.attempts)
+	}
+	after += errtext.Round(e.elapsed).String()
+	if e.why != "" {
+		after += ", " + e.why
+	}
+	var text string
+	if last, ok := e.err.(*hg.Error); ok {
+		text = hghook.ErrorText(last, after)
+	} else {
+		text = e.err.Error() + errtext.Suffix(after)
+	}
+	first, fate := e.first, ""
+	if in, ok := first.(*hg.Error); ok {
+		first = in.Err
+		if in.Fate != NotRun && in.Fate != FateOf(e.err) {
+			fate = in.Fate.String()
+		}
+	}
+	if cause := errtext.Cause(first); !strings.Contains(text, cause) {
+		text += "; first error: " + cause + errtext.Suffix(fate)
+	}
+	return text
 }
 
-func (e *exhaustedError) Error() string { return e.err.Error() + " (" + e.note + ")" }
+func (e *retriedError) Unwrap() error { return e.err }
 
-func (e *exhaustedError) Unwrap() error { return e.err }
+// endedBy is like hghook.EndedBy, and keeps what Retry has added to err.
+func endedBy(ctx context.Context, err error) error {
+	if last, ok := err.(*retriedError); ok {
+		ended := *last
+		ended.err = endedBy(ctx, last.err)
+		return &ended
+	}
+	return hghook.EndedBy(ctx, err)
+}
 
 // isRepeatable reports whether a call that failed with err may be repeated and could then succeed.
 // codes is RetryPolicy.Codes.

@@ -525,8 +525,8 @@ func TestRetryErrorNamesReason(t *testing.T) {
 		policy qs.RetryPolicy
 		says   string
 	}{
-		{qs.RetryPolicy{Backoff: -1}, "(attempt 3 of 3, "},
-		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, "since the call began; the retry budget is exhausted"},
+		{qs.RetryPolicy{Backoff: -1}, "(did not run, after 3 of 3 attempts in "},
+		{qs.RetryPolicy{Backoff: -1, Attempts: 20}, ", the retry budget is exhausted: see RetryPolicy.BudgetRatio)"},
 	} {
 		n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(c.policy)}})
 		_, err := upper.Call(testContext(t), peer(t, n, "tcp://127.0.0.1:1"), "a")
@@ -571,7 +571,7 @@ func TestRetryErrorHasOneFate(t *testing.T) {
 	require.Equal(t, qs.MaybeRan, qs.FateOf(err))
 	require.Equal(t, 1, strings.Count(err.Error(), "hg: forward"), err)
 	require.Equal(t, 1, strings.Count(err.Error(), "run"), err)
-	require.Regexp(t, `\(may have run, in attempt 1\) \(attempt 3 of 3, [0-9.]+.?s since the call began\)$`, err.Error())
+	require.Regexp(t, `\(may have run in attempt 1, after 3 of 3 attempts in [0-9.]+.?s\)`, err.Error())
 }
 
 // TestRetryErrorHasTotalTime checks, in virtual time, that the error of the last attempt has the time
@@ -596,7 +596,7 @@ func TestRetryErrorHasTotalTime(t *testing.T) {
 		require.ErrorIs(t, err, qs.ErrUnreachable)
 		total := w.Now() - start
 		require.GreaterOrEqual(t, total, 3*time.Second)
-		require.ErrorContains(t, err, fmt.Sprintf("(attempt 3 of 3, %v since the call began)", total.Round(10*time.Millisecond)))
+		require.ErrorContains(t, err, fmt.Sprintf("(did not run, after 3 of 3 attempts in %v)", total.Round(10*time.Millisecond)))
 	})
 	require.NoError(t, w.Run(time.Hour))
 }
@@ -636,9 +636,48 @@ func TestRetryUntilTheDeadline(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.Equal(t, time.Minute, w.Now())
 			require.Equal(t, qs.NotRun, qs.FateOf(err))
+			require.Regexp(t, `^hg: forward \S+ to sim://one: deadline exceeded; no class listens on sim://one.* \(did not run, after \d{2,} attempts in 1m0s\)$`,
+				err.Error(), "the attempts of the call, and why they failed")
 		})
 		require.NoError(t, w.Run(time.Hour))
 	}
+}
+
+// TestRetryErrorNamesFirst checks, in virtual time, that the error of the last attempt of a call
+// without a limit of attempts is followed by the error of the first, if that is another one.
+func TestRetryErrorNamesFirst(t *testing.T) {
+	t.Parallel()
+	w := sim.NewWorld(sim.Config{Seed: 7})
+	defer w.Close()
+	serving, stop := context.WithCancel(context.Background())
+	defer stop()
+	w.Go("server", func() {
+		runs := 0
+		n := simulated(t, w, "sim://one", qs.Config{ShutdownTimeout: -1})
+		once.Handle(n, func(context.Context, string) (string, error) {
+			if runs++; runs == 1 {
+				return "", qs.Refuse(qs.Errorf(qs.ErrNotReady, "loading the index"))
+			}
+			w.Sleep(time.Hour)
+			return "", nil
+		})
+		_ = n.Serve(serving)
+	})
+	w.Go("client", func() {
+		defer stop()
+		w.Sleep(time.Millisecond)
+		n := simulated(t, w, "sim://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Attempts: -1, Backoff: -1})}})
+		defer n.Close()
+		ctx, cancel := w.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		to, err := n.Peer(ctx, "sim://one")
+		require.NoError(t, err)
+		_, err = once.Go(ctx, to, "a").Wait(context.Background())
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, qs.ErrNotReady, "the first error is only text")
+		require.Regexp(t, `^hg: forward \S+ to sim://one: timed out \(may have run, after 2 attempts in 1m0s\); first error: target: loading the index$`, err.Error())
+	})
+	require.NoError(t, w.Run(2*time.Hour))
 }
 
 // TestRetryCodesOfProgram checks that a code of the program decides whether a call is repeated,

@@ -244,7 +244,7 @@ func (c *callStreams) next(f *futureCall) ([]byte, error) {
 			if err == nil {
 				err = brokenStream(o.m, o.Peer.Addr(), ErrCanceled)
 			}
-			return nil, hghook.EndedBy(f.ctx, err)
+			return nil, endedBy(f.ctx, err)
 		}
 		if c.ended.Load() == nil { // once a chunk has been read, no further attempt can replace the stream
 			if item := c.down.nextBuffered(); item != nil {

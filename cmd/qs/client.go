@@ -116,7 +116,7 @@ var (
 // addressErrorText returns the text of err, which is about an address, without the prefixes that the library adds.
 func addressErrorText(err error) string {
 	text := err.Error()
-	for _, words := range []string{"qs: open: ", "na: address ", "na: open "} {
+	for _, words := range []string{"qs: open: ", "qs: open ", "na: address ", "na: open "} {
 		text = strings.TrimPrefix(text, words)
 	}
 	return strings.TrimSuffix(text, ": "+na.ErrInvalid.Error())

@@ -16,7 +16,7 @@ func TestCancel(t *testing.T) {
 	require.Len(t, lines, 5, out.String())
 	require.Equal(t, "answered in 200ms: false", lines[0])
 	require.Equal(t, "callback has run: true - canceled: true", lines[1])
-	require.Regexp(t, `^the error: hg: forward ask to tcp://127\.0\.0\.1:\d+: operation canceled after .*s \(may have run\)$`, lines[2])
+	require.Regexp(t, `^the error: hg: forward ask to tcp://127\.0\.0\.1:\d+: operation canceled \(may have run, after .*s\)$`, lines[2])
 	require.Equal(t, "forwarded again: here you are - late answers dropped: 1, connections lost: 0", lines[3])
 }
 

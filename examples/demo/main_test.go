@@ -54,7 +54,7 @@ var expected = []string{
 	`^ +SHA-256 there ([0-9a-f]{16})…, here ([0-9a-f]{16})…$`,
 	`^ +canceled after [0-9.]+ MiB$`,
 	`^ +no answer in 500ms, although the target has the request$`,
-	`^ +hg: forward demo/hold to (tcp://127\.0\.0\.1:\d+|udp://127\.0\.0\.1:\d+|sm://[0-9a-f-]+): operation canceled after .* \(may have run\)$`,
+	`^ +hg: forward demo/hold to (tcp://127\.0\.0\.1:\d+|udp://127\.0\.0\.1:\d+|sm://[0-9a-f-]+): operation canceled \(may have run, after .*\)$`,
 	`^ +errors\.Is\(err, context\.Canceled\): true, the request may have run$`,
 	`^ +the same handle again: "here I am"; late answers dropped: 1, peers connected: 1$`,
 	`^ +OnFault: lost (tcp://127\.0\.0\.1:\d+|udp://127\.0\.0\.1:\d+|sm://[0-9a-f-]+)$`,

@@ -13,6 +13,9 @@ import (
 // hg.RemoteOf finds that error, and the fate is preserved.
 var EndedBy func(ctx context.Context, err error) error
 
+// ErrorText returns the text of err, a *hg.Error, with after in place of the time that it states.
+var ErrorText func(err any, after string) string
+
 // RequestKey is the context key of the hg.Request in the context.Context of a handler or
 // authorizer.
 type RequestKey struct{}

@@ -53,6 +53,7 @@ var importRules = []importRule{
 	{pkg: "internal/test/mutant", std: true},
 	{pkg: "internal/frame", may: []string{"na/codes", "internal/slab", "internal/heldby"}, std: true},
 	{pkg: "internal/heldby", std: true},
+	{pkg: "internal/errtext", std: true},
 	{pkg: "internal/executor", may: []string{"internal/loop"}, std: true},
 	{pkg: "internal/framing", may: []string{"na/carrier", "na/codes", "internal/..."}, std: true},
 	{pkg: "internal/fsmcheck", std: true},
@@ -79,7 +80,7 @@ var importRules = []importRule{
 	{pkg: "examples/...", may: []string{
 		"qs/...", "qs/qstest", "hg/...", "bulk/...", "request/...", "rendezvous/...", "plugins/...", "mercury/...", "internal/test/leak", "internal/test/long", "internal/test/mutant", "internal/test/testcert",
 	}, tests: true},
-	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/executor", "internal/happyeyeballs", "internal/hghook", "internal/loglimit", "internal/pieces", "internal/schema"}},
+	{pkg: "qs", may: []string{"hg/...", "bulk", "na", "plugins/all", "plugins/tcp", "plugins/udp", "internal/errtext", "internal/executor", "internal/happyeyeballs", "internal/hghook", "internal/loglimit", "internal/pieces", "internal/schema"}},
 	{pkg: "cmd/...", may: everything},
 }
 
