@@ -73,7 +73,7 @@ func TestPerfLadders(t *testing.T) {
 // TestPerfLargeCalls checks that the tables of calls include payloads larger than a message, in one
 // direction and in both.
 func TestPerfLargeCalls(t *testing.T) {
-	for _, args := range [][]string{{"rate"}, {"rate", "-both"}, {"lat"}, {"lat", "-both"}} {
+	for _, args := range [][]string{{"rate"}, {"rate", "-both"}, {"lat"}, {"lat", "-both"}, {"rate", "-api", "typed"}, {"lat", "-both", "-api", "typed"}} {
 		q := run(t, 0, append([]string{"perf", "-time", "1ms", "-inflight", "2", "-bulk", "131072", "-op"}, args...)...)
 		require.Contains(t, q.out.String(), "\n131072 ", "%v", args)
 	}

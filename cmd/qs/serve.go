@@ -204,7 +204,7 @@ func (a *app) runServe(s *serveCommand, args []string) error {
 			return show.Reword(err, addressErrorText(err))
 		}
 		defer node.Close()
-		bench.TypedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
+		bench.RegisterTyped(node)
 		streamCount.Handle(node, serveCount)
 		if s.root != "" {
 			served, err := files.Serve(node, s.root, s.write)

@@ -47,6 +47,7 @@ type Perf struct {
 	key  []byte // encoded handle of lent, preceded by its length
 	call hg.ID  // RPC that calls use: rpcEcho, rpcLook, rpcTake or rpcGive
 	give bool   // call is rpcGive
+	take bool   // call is rpcTake, and typed calls are of typedTake
 	move hg.ID
 }
 
@@ -128,6 +129,7 @@ func (p *Perf) By() string {
 
 // OfTake makes subsequent calls use an RPC that has no output, instead of the echo.
 func (p *Perf) OfTake() (err error) {
+	p.take = true
 	p.call, err = p.hctx.Class().Register(rpcTake, nil)
 	return err
 }

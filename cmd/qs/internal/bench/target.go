@@ -14,8 +14,11 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
 
-// TypedEcho is the echo method that is served by "qs serve --handlers typed".
-var TypedEcho = qs.Define[[]byte, []byte]("qs/typed", qs.WithCodec(codec.Msgpack))
+// Typed methods of "qs serve --handlers typed".
+var (
+	typedEcho = qs.Define[[]byte, []byte]("qs/typed", qs.WithCodec(codec.Msgpack))        // returns its input
+	typedTake = qs.Define[[]byte, struct{}]("qs/typed-take", qs.WithCodec(codec.Msgpack)) // accepts its input and returns nothing
+)
 
 // RPCs of qs perf. Their inputs and outputs are uninterpreted bytes.
 const (
@@ -93,6 +96,12 @@ func Register(class *hg.Class, inline bool) (err error) {
 		err = errors.Join(err, failed)
 	}
 	return err
+}
+
+// RegisterTyped makes node a target for measurements of typed calls.
+func RegisterTyped(node *qs.Node) {
+	typedEcho.Handle(node, func(_ context.Context, in []byte) ([]byte, error) { return in, nil })
+	typedTake.Handle(node, func(context.Context, []byte) (struct{}, error) { return struct{}{}, nil })
 }
 
 func handleTake(h hg.Request) error {
