@@ -28,6 +28,9 @@
 //	err := w.Run(time.Minute)        // of virtual time
 //	w.Hash()                         // the same for the same seed
 //
+// A coroutine opens classes with the plugin of its world, [World.Plugin]. Without it, Open fails,
+// because "sim://" is then the default world.
+//
 // A scheduled world, and a manual one driven by a single goroutine, have the following properties:
 //   - A given seed and program always produce the same trace, regardless of the machine, GOMAXPROCS
 //     and the race detector.

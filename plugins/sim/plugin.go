@@ -12,13 +12,19 @@ import (
 
 const scheme = "sim"
 
-func init() { carrier.Register(NewWorld(Config{Paced: true}).Plugin()) }
+func init() { carrier.Register(&plugin{w: NewWorld(Config{Paced: true}), isDefault: true}) }
 
 // plugin opens classes in a world, either on a given node or on the node of the calling coroutine.
 type plugin struct {
-	w    *World
-	node *Node
+	w         *World
+	node      *Node
+	isDefault bool // the world is the one behind "sim://", which has no coroutines
 }
+
+// errOtherWorld is returned for a class that a coroutine of a World opens in the default world. The
+// class would not reach those of the World, and its time would not pass in Run.
+var errOtherWorld = codes.WithText(codes.ErrInvalid, "a coroutine of a sim.World needs the plugin of that World: "+
+	"add World.Plugin() to na.Config.Plugins (with package qs: Config.HG.NA.Plugins); see docs/guide/testing.md")
 
 var (
 	_ carrier.Plugin    = (*plugin)(nil)
@@ -47,6 +53,9 @@ func (p *plugin) Scheme() string { return scheme }
 // Open implements carrier.Plugin.
 func (p *plugin) Open(class carrier.Class, rest string) (*carrier.Network, error) {
 	w := p.w
+	if p.isDefault && isCoroutine() {
+		return nil, errOtherWorld
+	}
 	w.takeTurn()
 	defer w.releaseTurn()
 	in := &instance{w: w}

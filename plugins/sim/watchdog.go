@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -63,6 +64,24 @@ func (w *World) reportBlocked(c *coroutine) {
 func (c *coroutine) runBody(f func()) {
 	f()
 	runtime.KeepAlive(c)
+}
+
+// isCoroutine reports whether the calling goroutine is a coroutine of any World.
+func isCoroutine() bool {
+	pcs := make([]uintptr, 64)
+	for skip := 1; ; skip += len(pcs) {
+		n := runtime.Callers(skip, pcs)
+		frames := runtime.CallersFrames(pcs[:n])
+		for more := n > 0; more; {
+			var f runtime.Frame
+			if f, more = frames.Next(); strings.HasSuffix(f.Function, "sim.(*coroutine).runBody") {
+				return true
+			}
+		}
+		if n < len(pcs) {
+			return false
+		}
+	}
 }
 
 // stackTrace returns the stack of c, which may be running.
