@@ -20,7 +20,10 @@ import (
 //	HELLO, secret         ── second ─►
 //	                      ◄─ second ──      HELLO
 //
-// If the second transport fails, the dialer falls back to the first and sends no place ID.
+// If the second transport fails, the dialer falls back to the first. It sends its place ID once more
+// if the second transport failed because the process that made the offer was ending: another
+// process may have taken over its socket and makes an offer of its own. Otherwise, and after a
+// second failure, it sends no place ID.
 
 const (
 	// offerTime limits how long a dialer tries the second transport.
@@ -30,6 +33,8 @@ const (
 	// maxOffers is the maximum number of valid offers in a class. At the limit, peers receive no offer
 	// and use the first transport.
 	maxOffers = 4096
+	// maxFollowed is the maximum number of offers that one dial follows.
+	maxFollowed = 2
 )
 
 // A transportOffer is an offer to one peer to use the second transport. It is valid until the peer
@@ -161,6 +166,7 @@ func (l *session) followOffer(o *frame.Offer) bool {
 	left := l.born + l.e.dom.cfg.ConnectTimeout - l.e.now
 	// At least half of the remaining time is reserved for falling back to the first transport.
 	l.route, l.name, l.offerSecret, l.offerEnd = to, o.Name, o.Secret, l.e.now+min(offerTime, left/2)
+	l.followed++
 	l.connect()
 	l.e.tickNoLaterThan(l.nextTick())
 	return true
@@ -172,11 +178,18 @@ func (l *session) usePrimary() {
 }
 
 // fallBackToPrimary schedules a dial over the first transport after dialing the second has failed
-// with err. No offer is requested this time. The pause before the dial gives the carrier time to
-// free the resources of the failed attempt, such as file descriptors.
-func (l *session) fallBackToPrimary(err error) {
+// with err. ended reports whether the process that made the offer may have ended; see maxFollowed.
+// The pause before the dial gives the carrier time to free the resources of the failed attempt,
+// such as file descriptors.
+func (l *session) fallBackToPrimary(err error, ended bool) {
 	l.secondaryFailure = fmt.Sprintf("%s failed: %v", l.route.scheme, err)
+	l.keepsPlace = ended && l.followed < maxFollowed
 	l.dialAgain(err, backoffFirst)
+}
+
+// requestsOffer reports whether l's next HELLO over the first transport contains the place ID.
+func (l *session) requestsOffer() bool {
+	return l.activeState == nil || l.secondaryFailure == "" || l.keepsPlace
 }
 
 // routeReason returns a text that explains why the session uses its transport rather than the

@@ -90,8 +90,8 @@ func TestOfferFollowed(t *testing.T) {
 // with no place.
 func TestOfferFails(t *testing.T) {
 	for name, end := range map[string]func(s *script, l *session){
-		"unreachable": func(s *script, l *session) { s.fail(l, WithText(ErrUnreachable, "nobody is there")) },
-		"ended":       func(s *script, l *session) { s.fail(l, WithText(ErrPeerLost, "gone")) },
+		"no memory":   func(s *script, l *session) { s.fail(l, WithText(ErrNoMemory, "no shared memory")) },
+		"broken":      func(s *script, l *session) { s.fail(l, WithText(ErrProtocol, "HELLO frame damaged")) },
 		"refused":     func(s *script, l *session) { s.refuse(l, frame.Bye{Code: ErrPermission, Text: "no"}) },
 		"offer again": func(s *script, l *session) { s.refuse(l, theOffer) },
 		"silent":      func(s *script, _ *session) { s.advance(offerTime + time.Millisecond) },
@@ -117,6 +117,49 @@ func TestOfferFails(t *testing.T) {
 			require.Equal(t, "script", id.Transport)
 			require.Contains(t, id.Why, "near failed: ")
 		})
+	}
+}
+
+// TestOfferOfEndingProcess has the process that made an offer end before the second transport is up,
+// as when another process takes over its listening socket: that one is asked for an offer, too. If
+// the second transport fails again, the peer is dialed by the first with no place.
+func TestOfferOfEndingProcess(t *testing.T) {
+	for name, end := range map[string]func(s *script, l *session){
+		"unreachable": func(s *script, l *session) { s.fail(l, WithText(ErrUnreachable, "no process listens")) },
+		"ended":       func(s *script, l *session) { s.fail(l, WithText(ErrPeerLost, "connection closed by peer")) },
+		"draining":    func(s *script, l *session) { s.refuse(l, frame.Bye{Code: ErrClosed, Text: "shutting down"}) },
+		"shut down":   func(s *script, l *session) { s.refuse(l, frame.Bye{Code: ErrNoEntry, Text: "no such context"}) },
+	} {
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s,%v", name, again), func(t *testing.T) {
+				s, c := newSecondTransportScript(t, Config{}, false)
+				r := s.send("x")
+				l := s.e.names[s.addr()]
+				s.refuse(l, theOffer)
+				end(s, l)
+				s.advance(backoffFirst + time.Millisecond)
+				require.Equal(t, []*session{l, l}, s.dialed)
+				require.Equal(t, [16]byte{7}, s.currentHello(l).Place)
+				require.Zero(t, s.currentHello(l).Offer)
+				s.refuse(l, frame.Bye{Code: ErrAgain, Offer: &frame.Offer{Name: "near://successor", Secret: frame.Secret{8}}})
+				require.Equal(t, []string{"near://there", "near://successor"}, *c.dialed)
+				require.Equal(t, frame.Secret{8}, s.currentHello(l).Offer)
+				want := "near"
+				if again {
+					want = "script"
+					end(s, l)
+					s.advance(backoffFirst + time.Millisecond)
+					require.Equal(t, []*session{l, l, l}, s.dialed)
+					require.Zero(t, s.currentHello(l).Place)
+				}
+				require.NoError(t, s.hello(l, peerGreeting(5)))
+				s.drain(l)
+				s.trigger()
+				require.NoError(t, r.Err)
+				id, _ := s.e.identityOf(l.addr())
+				require.Equal(t, want, id.Transport)
+			})
+		}
 	}
 }
 

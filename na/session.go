@@ -396,7 +396,8 @@ func (l *session) failWith(err error) {
 		// The peer is dialing too, and its connection is kept. Dial again in case it does not arrive.
 		l.dialAgain(err, backoffFirst*5)
 	case l.state == stateDialing && l.onSecondary() && !l.e.shut:
-		l.fallBackToPrimary(err)
+		code := CodeOf(err)
+		l.fallBackToPrimary(err, code == ErrUnreachable || code == ErrPeerLost || code == ErrNoEntry)
 	case (CodeOf(err) == ErrPeerLost || CodeOf(err) == ErrAgain) && l.state == stateDialing && !l.e.shut:
 		// The connection was accepted and closed before a HELLO. Many peers may be connecting at once,
 		// the peer may be starting, or one of its idle sessions may have to be closed first.

@@ -15,6 +15,8 @@ type activeState struct {
 	offerSecret      frame.Secret  // secret of the offer while the second transport is being dialed
 	offerEnd         time.Duration // time at which dialing the second transport is abandoned
 	secondaryFailure string        // why the second transport failed; empty if it did not
+	followed         int           // number of offers followed
+	keepsPlace       bool          // another offer is requested, although the second transport has failed
 	// time at which the first operation started, shifted by any time during which this process was
 	// frozen
 	born    time.Duration

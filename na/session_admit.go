@@ -73,7 +73,7 @@ func (l *session) buildGreeting() frame.Greeting {
 	switch {
 	case l.onSecondary() && l.state == stateDialing:
 		g.Offer = l.offerSecret
-	case !l.onSecondary() && (l.activeState == nil || l.secondaryFailure == ""):
+	case !l.onSecondary() && l.requestsOffer():
 		g.Place = l.e.dom.place
 	}
 	return g

@@ -77,7 +77,7 @@ func (e *endpoint) tick(now time.Duration) {
 		case now-l.born >= e.dom.cfg.ConnectTimeout:
 			l.failWith(l.connectTimeoutError())
 		case l.state == stateDialing && l.onSecondary() && now >= l.offerEnd:
-			l.fallBackToPrimary(WithText(ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)))
+			l.fallBackToPrimary(WithText(ErrUnreachable, fmt.Sprintf("no connection within %v", offerTime)), false)
 		case l.state == stateWaiting && now >= l.since:
 			l.since, l.dialled = now, true
 			l.connect()
