@@ -325,9 +325,11 @@ func (k *streamCall) sendItem(item any) error {
 	return err
 }
 
-// closeSend closes the stream to the handler. Only the first call has an effect.
+// closeSend closes the stream to the handler. Only the first call has an effect. If the call's ctx
+// is done or the call has completed, Send may have rejected items. The handler must not take those
+// before them for all, so the stream is left open for the end of the call to reset it.
 func (k *streamCall) closeSend() {
-	if k.f != nil && !k.sendClosed.Swap(true) {
+	if k.f != nil && !k.sendClosed.Swap(true) && k.f.ctx.Err() == nil && k.streams.sendError() == nil {
 		k.streams.up.closeWrite()
 	}
 }
@@ -372,7 +374,7 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseSend closes the caller's direction of the call. The handler receives io.EOF after the last
-// item. CloseSend does not block. It may be called from any goroutine, even during a Send. In that
+// item, unless ctx is done: then it receives an error. CloseSend does not block. It may be called from any goroutine, even during a Send. In that
 // case, either the item is still sent or Send returns an error that matches ErrClosed.
 func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
 
@@ -467,7 +469,8 @@ func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadC
 func (c *UploadCall[Up, Out]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseAndReceive signals the end of the items, waits for the output, and returns it. Errors are
-// those documented for Method.Call.
+// those documented for Method.Call. If ctx is done, the handler receives an error instead of the
+// end of the items.
 func (c *UploadCall[Up, Out]) CloseAndReceive() (out Out, err error) {
 	if c.k.f == nil {
 		return out, c.k.err

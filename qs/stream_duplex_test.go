@@ -8,6 +8,7 @@ import (
 	"io"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -307,6 +308,53 @@ func TestUpload(t *testing.T) {
 		require.ErrorIs(t, err, qs.ErrInvalid)
 		(&rowSource{}).waitUntilIdle(t, c, s)
 	})
+}
+
+// TestCanceledSend checks that a handler does not take the items before a Send that has failed,
+// because ctx was done, for all items, and that the caller is not told that the call has succeeded.
+func TestCanceledSend(t *testing.T) {
+	t.Parallel()
+	upload := qs.DefineUpload[int, int, int]("test/canceled-upload")
+	duplex := qs.DefineDuplex[int, int, int]("test/canceled-duplex")
+	var ended atomic.Int64 // handlers that have received the end of the items
+	count := func(items *qs.Receiver[int]) (n int, err error) {
+		for _, err := range items.All() {
+			if err != nil {
+				return n, err
+			}
+			n++
+		}
+		ended.Add(1)
+		return n, nil
+	}
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		upload.Handle(n, func(_ context.Context, _ int, items *qs.Receiver[int]) (int, error) {
+			return count(items)
+		})
+		duplex.Handle(n, func(_ context.Context, _ int, s *qs.DuplexServer[int, int]) error {
+			_, err := count(&s.Receiver)
+			return err
+		})
+	})
+	c := open(t, "tcp://", qs.Config{})
+	to := peer(t, c, s.Addr().String())
+	for range 100 {
+		ctx, stop := context.WithCancel(testContext(t))
+		up, both := upload.Call(ctx, to, 0), duplex.Call(ctx, to, 0)
+		require.NoError(t, up.Send(1))
+		require.NoError(t, both.Send(1))
+		stop()
+		require.ErrorIs(t, up.Send(2), context.Canceled)
+		require.ErrorIs(t, both.Send(2), context.Canceled)
+		both.CloseSend()
+		_, err := up.CloseAndReceive()
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		_, err = both.Receive()
+		require.ErrorIs(t, err, qs.ErrCanceled)
+		both.Close()
+	}
+	(&rowSource{}).waitUntilIdle(t, c, s)
+	require.Zero(t, ended.Load())
 }
 
 // TestDuplexRetry checks that Retry repeats a call of which nothing has moved: sent items wait here
