@@ -326,8 +326,9 @@ func (k *streamCall) sendItem(item any) error {
 }
 
 // closeSend closes the stream to the handler. Only the first call has an effect. If the call's ctx
-// is done or the call has completed, Send may have rejected items. The handler must not take those
-// before them for all, so the stream is left open for the end of the call to reset it.
+// is done or the call has completed, Send may have rejected items, and the handler must not receive
+// io.EOF as if it had received all of them. The stream is then left open, and the end of the call
+// resets it.
 func (k *streamCall) closeSend() {
 	if k.f != nil && !k.sendClosed.Swap(true) && k.f.ctx.Err() == nil && k.streams.sendError() == nil {
 		k.streams.up.closeWrite()
@@ -374,8 +375,9 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseSend closes the caller's direction of the call. The handler receives io.EOF after the last
-// item, unless ctx is done: then it receives an error. CloseSend does not block. It may be called from any goroutine, even during a Send. In that
-// case, either the item is still sent or Send returns an error that matches ErrClosed.
+// item, or an error if ctx is done. CloseSend does not block. It may be called from any goroutine,
+// even during a Send. In that case, either the item is still sent or Send returns an error that
+// matches ErrClosed.
 func (c *DuplexCall[Up, Down]) CloseSend() { c.k.closeSend() }
 
 // Header waits for the header sent by the handler with SendHeader and returns it. It is nil if the
