@@ -43,9 +43,9 @@ func TestSlowReportsRates(t *testing.T) {
 	c.countSlots(p, 6, 50, map[string]time.Duration{"x": 10 * time.Millisecond})
 	all := causesOf(p, "slow")
 	require.Len(t, all, 1)
-	require.Contains(t, all[0].Text, "There were 5 each second, and 10 before.")
+	require.Contains(t, all[0].Text, "The rate was 5 per second, and 10 before.")
 	if cpuTime() > 0 {
-		require.Contains(t, all[0].Text, ": its handlers wait, and a goroutine profile shows for what")
+		require.Contains(t, all[0].Text, ", so its handlers are waiting: take a goroutine profile to see for what")
 	}
 }
 
@@ -60,9 +60,9 @@ func TestSlowMethodNamesResources(t *testing.T) {
 		want    string
 	}{
 		{0, 0, ""},
-		{0, 3, " 3 of them wait now for others to end, which is part of the time: see the limit that is reached."},
-		{0.08, 0, " This process has used 0.08 of 2 processors in 1m0s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors."},
-		{1.9, 0, " This process has used 1.9 of 2 processors in 1m0s, which its handlers may lack: a CPU profile shows what it does."},
+		{0, 3, " 3 of them are waiting for others to finish, which adds to the time: see the limit that has been reached."},
+		{0.08, 0, " This process has used 0.08 of 2 processors in 1m0s, so its handlers are waiting: take a goroutine profile to see for what, unless other processes occupy the processors."},
+		{1.9, 0, " This process has used 1.9 of 2 processors in 1m0s, so its handlers may be short of CPU time: take a CPU profile of it."},
 	} {
 		l := &snapshotBuilder{usage: Usage{CPU: c.cpu, CPUCovers: time.Minute, Processors: 2}, methodWork: map[methodKey]*methodWork{
 			{inspect.EventTarget, "kv/get"}: {waiting: c.waiting}, {inspect.EventOrigin, "kv/get"}: {waiting: 7},
@@ -90,7 +90,7 @@ func TestSlowMethodStaysReported(t *testing.T) {
 		run(6*40, 10*time.Millisecond)
 		all := causesOf(p, "slow")
 		require.Len(t, all, 1)
-		require.Regexp(t, `slower than usual for 39m\d+s: half of them took more than 10ms in the last minute, and 1ms in 4m30s before`, all[0].Text)
+		require.Regexp(t, `slower than usual for 39m\d+s: the median was 10ms in the last minute, and 1ms in the 4m30s before`, all[0].Text)
 		run(6*25, 10*time.Millisecond)
 		require.Empty(t, causesOf(p, "slow"), "it is the usual by now")
 		run(12, 100*time.Millisecond)
@@ -119,7 +119,7 @@ func TestSlowMachine(t *testing.T) {
 	c.countSlots(p, 7, 10, slow)
 	all := causesOf(p, "slow")
 	require.Len(t, all, 2)
-	require.Contains(t, all[0].Text, "Everything is slower than usual: the process or the machine is busy. It is so for the requests of 8 of 8 methods, m3 the most")
+	require.Contains(t, all[0].Text, "Most methods are slower than usual: the process or the machine is busy. This affects the requests of 8 of 8 methods, most of all m3")
 	require.Regexp(t, `This process has used .* of \d+ processors? in 1m0s, and has \d+ goroutines and .*iB of memory`, all[0].Text)
 	require.Empty(t, all[0].Method)
 	require.Equal(t, "m3", all[1].Method)
@@ -168,7 +168,7 @@ func TestSlowTailsOfBusyMachine(t *testing.T) {
 	c.countTails(p, 7, usual)
 	all := causesOf(p, "slow")
 	require.Len(t, all, 1)
-	require.Contains(t, all[0].Text, "Calls of ledger/post are slower than usual: one of a hundred took more than ")
+	require.Contains(t, all[0].Text, "Calls of ledger/post are slower than usual: the 99th percentile was ")
 }
 
 // TestSlowTailsOfShortMethod checks that a method that takes little time is delayed by the same
@@ -224,7 +224,7 @@ func TestSlowCommonDelayIsOneCause(t *testing.T) {
 	run(7, 20*time.Millisecond, 20*time.Millisecond)
 	all := causesOf(p, "slow")
 	require.Len(t, all, 1)
-	require.Contains(t, all[0].Text, "Everything is slower than usual")
+	require.Contains(t, all[0].Text, "Most methods are slower than usual")
 	run(7, 20*time.Millisecond, 300*time.Millisecond)
 	all = causesOf(p, "slow")
 	require.Len(t, all, 2)
@@ -254,7 +254,7 @@ func TestSlowCalls(t *testing.T) {
 	}
 	all := causesOf(p, "slow")
 	require.Len(t, all, 1)
-	require.Contains(t, all[0].Text, "All calls are slower than usual: the peers, the network, or this process or its machine are busy. It is so for the calls of 3 of 3 methods")
+	require.Contains(t, all[0].Text, "Most calls are slower than usual: the peers, the network, this process or its machine are busy. This affects the calls of 3 of 3 methods")
 }
 
 // TestSlowAfterStart checks that a method that is slower than in its first seconds is not reported
@@ -315,8 +315,8 @@ func TestSlowMedianStandsOut(t *testing.T) {
 	all := causesOf(p, "slow")
 	require.Len(t, all, 2, "%+v", all)
 	require.Equal(t, "checkout/pay", all[0].Method)
-	require.Contains(t, all[0].Text, "half of them took more than 2")
+	require.Contains(t, all[0].Text, "the median was 2")
 	require.Empty(t, all[1].Method)
-	require.Regexp(t, `^The slowest requests of many methods take longer than usual, and the others hardly do: .* 5 of 7 methods, m4 the most, of which one of a hundred takes [\d.]+ times as long\.`, all[1].Text)
+	require.Regexp(t, `^The slowest requests of many methods take longer than usual, while their medians have hardly changed: .* 5 of 7 methods, most of all m4, whose 99th percentile is [\d.]+ times the usual one\.`, all[1].Text)
 	require.NotContains(t, all[1].Text, "images/get")
 }

@@ -402,7 +402,7 @@ func TestBrowserShowsCauses(t *testing.T) {
 			window.want = (n) => {
 				const fresh = document.querySelector("main").cloneNode(true);
 				fresh.querySelector(".causes ul").innerHTML = [...Array(n).keys()].map((i) => "<li data-key=" + i + "><b>limit</b> " +
-					"3 requests of worker (127.0.0.1:40000) wait for others of this peer to end: 16 run, which is the limit for one peer (HG.MaxActivePerPeer). Raise the limit.</li>").join("");
+					"3 requests of worker (127.0.0.1:40000) wait for earlier ones of this peer to finish: 16 requests are running, the limit for one peer (HG.MaxActivePerPeer). Raise the limit.</li>").join("");
 				const causes = document.querySelector(".causes"), {height} = causes.getBoundingClientRect();
 				update(document.querySelector("main"), fresh, pins());
 				grow(causes, height);

@@ -81,7 +81,7 @@ func (p *Page) addRecent(all []Cause, now time.Duration) []Cause {
 		case ago >= causeHoldTime:
 			delete(p.recentCauses, key)
 		case !slices.ContainsFunc(all, func(o Cause) bool { return o.holdKey == key }):
-			c.Text += fmt.Sprintf(" This was so %s ago.", durationText(max(ago.Round(time.Second), time.Second)))
+			c.Text += fmt.Sprintf(" Last seen %s ago.", durationText(max(ago.Round(time.Second), time.Second)))
 			all = append(all, c.Cause)
 		}
 	}
@@ -129,9 +129,9 @@ func (r limitUse) usedShare() float64 {
 // have completed before the next one begins.
 func (r limitUse) describe(of string) string {
 	if r.active >= r.max {
-		return fmt.Sprintf("%d run, which is the limit %s", r.active, of)
+		return fmt.Sprintf("%s, the limit %s", countNoun(r.active, "request is running", "requests are running"), of)
 	}
-	return fmt.Sprintf("%d is the limit %s, and it was reached when they came; %d run at this moment, since others have just ended and the next have not begun", r.max, of, r.active)
+	return fmt.Sprintf("the limit %s is %d, of which %d are running at this moment", of, r.max, r.active)
 }
 
 // addRunning counts a running request of method if other requests are waiting for the limit. r may
@@ -157,7 +157,7 @@ func (r *limitUse) mostFrequent() (method, text string) {
 	if method == "" {
 		return "", ""
 	}
-	return method, fmt.Sprintf("; of those that run %d are of %s", r.methods[method], method)
+	return method, fmt.Sprintf("; %d of them %s for %s", r.methods[method], verbForm(r.methods[method], "is", "are"), method)
 }
 
 // findLimits returns a cause for each limit that requests are waiting for. A request may be limited
@@ -205,7 +205,7 @@ func (l *snapshotBuilder) findLimits() (all []Cause) {
 		m := &l.methods[i]
 		if r := methods[m.Name]; r != nil && r.waiting > 0 && m.Kind == kindWords[inspect.EventTarget] {
 			all = append(all, Cause{holdKey: "limit of method " + m.Name, Kind: "limit", Method: m.Name, Count: r.waiting, Text: fmt.Sprintf(
-				"%s of %s %s for a handler to end: %s. Handlers are too slow, or the limit is too low.",
+				"%s of %s %s for a handler to finish: %s. Find out why the handler is slow, or raise the limit.",
 				countNoun(r.waiting, "request", "requests"), m.Name, verbForm(r.waiting, "waits", "wait"), r.describe("of this method (qs.MaxConcurrent)"))})
 		}
 	}
@@ -214,7 +214,7 @@ func (l *snapshotBuilder) findLimits() (all []Cause) {
 		if r := peers[session{p.Context, p.addr}]; r != nil && r.waiting > 0 {
 			method, most := r.mostFrequent()
 			all = append(all, Cause{holdKey: "limit of peer " + p.Address, Kind: "limit", Method: method, Peer: p.Address, Count: r.waiting, Text: fmt.Sprintf(
-				"%s of %s %s for others of this peer to end: %s%s. The limit keeps requests of other peers from waiting for those of this one. %s",
+				"%s of %s %s for earlier ones of this peer to finish: %s%s. The limit prevents one peer from delaying the requests of others. %s",
 				countNoun(r.waiting, "request", "requests"), p.Label, verbForm(r.waiting, "waits", "wait"), r.describe("for one peer (HG.MaxActivePerPeer)"), most, l.adviseForPeer(p))})
 		}
 	}
@@ -223,12 +223,12 @@ func (l *snapshotBuilder) findLimits() (all []Cause) {
 		if r.waiting > 0 {
 			method, most := r.mostFrequent()
 			all = append(all, Cause{holdKey: fmt.Sprint("limit of context ", i), Kind: "limit", Method: method, Count: r.waiting, Text: fmt.Sprintf(
-				"%s for a handler to end: %s%s. Handlers are slow, wait for each other, or there are too few servers.",
+				"%s for a handler to finish: %s%s. Find out whether handlers are slow or wait for each other. If not, raise the limit or add servers.",
 				countNoun(r.waiting, "request waits", "requests wait"), r.describe("(HG.MaxActive)"), most)})
 		}
 		if c.Budget > 0 && c.Reserved > c.Budget-c.Budget/fullShare {
 			all = append(all, Cause{Kind: "limit", Text: fmt.Sprintf(
-				"The memory that is guaranteed to peers is used up: %s of %s for %s (qs.Config.MaxPeers). Idle ones are disconnected to make room for others; if none is idle, new ones cannot connect.",
+				"The memory guaranteed to peers is exhausted: %s of %s for %s (qs.Config.MaxPeers). Idle peers are disconnected to make room. If none is idle, new peers cannot connect: raise the limit, or reduce the number of clients.",
 				bytesText(c.Reserved), bytesText(c.Budget), countNoun(c.Peers, "peer", "peers"))})
 		}
 	}
@@ -239,10 +239,10 @@ func (l *snapshotBuilder) findLimits() (all []Cause) {
 func (l *snapshotBuilder) adviseForPeer(p *Peer) string {
 	minute, before := l.p.collector.requestRates(p.addr.Name(), l.now)
 	if minute.Count >= minCalls && before.Covers >= minBaseline && minute.PerSecond >= callsMoreFactor*before.PerSecond {
-		return fmt.Sprintf("It calls far more often than before: %.3g each second in the last minute, and %.3g in %s before. Find out why, and have it call less: a higher limit would "+
-			"have the requests of others wait for it.", minute.PerSecond, before.PerSecond, durationText(before.Covers))
+		return fmt.Sprintf("It calls far more often than before: %.3g times per second in the last minute, and %.3g in the %s before. Find the reason at the peer, and reduce its rate: "+
+			"with a higher limit, the requests of other peers would wait for it.", minute.PerSecond, before.PerSecond, durationText(before.Covers))
 	}
-	return "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit."
+	return "Reduce the number of concurrent calls of the peer. Raise the limit only if the peer needs them and the resources that the handlers use have spare capacity."
 }
 
 // findWithoutWorker returns a cause if requests that no limit holds back are waiting for a worker.
@@ -258,7 +258,7 @@ func (l *snapshotBuilder) findWithoutWorker() []Cause {
 		return nil
 	}
 	return []Cause{{Kind: "limit", Count: n, Text: fmt.Sprintf(
-		"%s for a worker, the oldest for %s: as many handlers run as may (qs.Config.MaxConcurrent), or nothing drives the node (Serve).", countNoun(n, "request waits", "requests wait"), durationText(oldest))}}
+		"%s for a worker, the oldest for %s: all workers are busy (qs.Config.MaxConcurrent), or no goroutine drives the node. Check that Serve is running, then find the slow handlers or raise the limit.", countNoun(n, "request waits", "requests wait"), durationText(oldest))}}
 }
 
 // findNoRoom returns a cause for each peer with no free envelope for the messages waiting to be sent
@@ -279,7 +279,7 @@ func (l *snapshotBuilder) findNoRoom() (all []Cause) {
 			continue
 		}
 		all = append(all, Cause{Kind: "no room at peer", Peer: p.Address, Count: p.Waiting, Text: fmt.Sprintf(
-			"%s takes no messages: all %d envelopes that it guarantees are used, and %s here for one. The oldest call to it has been under way for %s. Nothing drives it, or its handlers are all busy: look at its own page.",
+			"%s accepts no messages: all %d envelopes that it guarantees are in use, and %s here for one. The oldest call to it has been in flight for %s. Either no goroutine drives the peer's node (Serve), or all of its handlers are busy: see the peer's own debug page.",
 			p.Label, p.Promised, countNoun(p.Waiting, "message waits", "messages wait"), durationText(oldest))})
 	}
 	return all
@@ -352,19 +352,19 @@ func (l *snapshotBuilder) findStuckStreams() (all []Cause) {
 				c = o
 			}
 		}
-		text := fmt.Sprintf("%s of %s %s still: ", countNoun(g.count, "stream", "streams"), c.Method, verbForm(g.count, "stands", "stand"))
-		waits := fmt.Sprintf("for %s, and %s wait for it.", durationText(c.Stream.Stuck), bytesText(c.Stream.Waiting))
+		text := fmt.Sprintf("%s of %s %s stalled: ", countNoun(g.count, "stream", "streams"), c.Method, verbForm(g.count, "is", "are"))
+		waits := fmt.Sprintf("for %s, although %s are buffered.", durationText(c.Stream.Stuck), bytesText(c.Stream.Waiting))
 		if c.Kind == kindWords[inspect.EventOrigin] {
-			text += fmt.Sprintf("the loop of this process has taken nothing of %s %s The loop does something else, or waits.", c.Peer, waits)
+			text += fmt.Sprintf("this process has read nothing from %s %s Find out what the loop that receives the items waits for.", c.Peer, waits)
 		} else {
 			caller := "the caller, " + c.Peer
 			if len(g.peers) > 1 {
 				caller = fmt.Sprintf("the callers are %d peers, the first of which, %s", len(g.peers), c.Peer)
 			}
-			text += fmt.Sprintf("%s, has taken nothing %s The handler waits in send. The loop of the caller does something else, or waits.", caller, waits)
+			text += fmt.Sprintf("%s, has read nothing %s The handler is blocked in send. Find out what the caller's receive loop waits for.", caller, waits)
 		}
 		if others > 0 {
-			text += fmt.Sprintf(" %s of %s %s on.", countNoun(others, "other stream", "other streams"), c.Method, verbForm(others, "goes", "go"))
+			text += fmt.Sprintf(" %s of %s %s progress.", countNoun(others, "other stream", "other streams"), c.Method, verbForm(others, "makes", "make"))
 		}
 		all = append(all, Cause{Kind: "stuck stream", Method: c.Method, Peer: c.Address, Count: g.count, Text: text})
 	}
@@ -386,20 +386,20 @@ func (l *snapshotBuilder) findStalled() (all []Cause) {
 			oldest = fmt.Sprintf("the oldest, with %s,", c.Peer)
 		}
 		text := fmt.Sprintf("%s of %s %s %s for more than %s, %s for %s: %s.",
-			countNoun(g.count, c.Kind, c.Kind+"s"), c.Method, g.otherSide(), verbForm(g.count, "has been under way", "have been under way"),
+			countNoun(g.count, c.Kind, c.Kind+"s"), c.Method, g.otherSide(), verbForm(g.count, "has been in flight", "have been in flight"),
 			durationText(l.stalledAfter()), oldest, durationText(c.Age), c.Means)
 		text += l.countEnded(g)
 		if c.Size > 0 {
-			text += fmt.Sprintf(" Of what it lends %s of %s have been moved, what was read ahead included.", bytesText(c.Moved), bytesText(c.Size))
+			text += fmt.Sprintf(" %s of the %s that it lends have been transferred, including data read ahead.", bytesText(c.Moved), bytesText(c.Size))
 		}
 		if w := l.usualOf(c); w.Count >= minCalls {
-			text += fmt.Sprintf(" Usually 99 %% take no longer than %s.", durationText(w.P99))
+			text += fmt.Sprintf(" Normally, 99 %% complete within %s.", durationText(w.P99))
 		}
 		if c.State == "running" && c.Kind == kindWords[inspect.EventTarget] {
 			if g.count > 1 {
-				text += " They may all wait for something that none of them holds, a lock for example."
+				text += " They may all wait for the same resource, such as a lock."
 			}
-			text += " A goroutine profile of this process shows where the handler is."
+			text += " Take a goroutine profile of this process to see where the handler is blocked."
 		}
 		all = append(all, Cause{Kind: "stalled", Method: c.Method, Peer: c.Address, Count: g.count, Text: text})
 	}
@@ -416,7 +416,7 @@ func (l *snapshotBuilder) countEnded(g *callGroup) string {
 	}
 	all := int(l.methods[i].Minute.Count)
 	if all == 0 {
-		return fmt.Sprintf(" No %s of %s has ended in the last minute.", g.key.kind, g.key.method)
+		return fmt.Sprintf(" No %s of %s has completed in the last minute.", g.key.kind, g.key.method)
 	}
 	own, counted := 0, map[string]bool{}
 	for _, addr := range g.peers {
@@ -427,7 +427,7 @@ func (l *snapshotBuilder) countEnded(g *callGroup) string {
 		counted[name] = true
 		n, known := l.p.collector.countEnded(name, g.key.kind, g.key.method, l.now)
 		if !known {
-			return fmt.Sprintf(" In the last minute %s of %s %s ended.", countNoun(all, g.key.kind, g.key.kind+"s"), g.key.method, verbForm(all, "has", "have"))
+			return fmt.Sprintf(" In the last minute, %s of %s completed.", countNoun(all, g.key.kind, g.key.kind+"s"), g.key.method)
 		}
 		own += n
 	}
@@ -436,10 +436,10 @@ func (l *snapshotBuilder) countEnded(g *callGroup) string {
 		with = g.oldest.Peer
 	}
 	others := max(all-own, 0)
-	text := fmt.Sprintf(" In the last minute %s of %s %s ended: %s %s %s, %s %s others.",
-		countNoun(all, g.key.kind, g.key.kind+"s"), g.key.method, verbForm(all, "has", "have"), noneOr(own), g.preposition(), with, noneOr(others), g.preposition())
+	text := fmt.Sprintf(" In the last minute, %s of %s completed: %s %s %s, %s %s others.",
+		countNoun(all, g.key.kind, g.key.kind+"s"), g.key.method, noneOr(own), g.preposition(), with, noneOr(others), g.preposition())
 	if own == 0 && others >= minCalls {
-		text += fmt.Sprintf(" So it is not the method that hangs, but the %ss %s %s.", g.key.kind, g.preposition(), with)
+		text += fmt.Sprintf(" So only the %ss %s %s are affected, not the whole method.", g.key.kind, g.preposition(), with)
 	}
 	return text
 }
@@ -463,11 +463,11 @@ func (l *snapshotBuilder) findLeaks() (all []Cause) {
 		owner      func(c *Cause) // names the likely owner in c
 	}{
 		{
-			"handles", "Something calls Create of package hg, and not Close of the handle. With hg.Config.Trace the error of Shutdown names where they were made.",
+			"handles", "Close each handle that Create of package hg returns. With hg.Config.Trace, the error of Shutdown reports where the open ones were created.",
 			func(s processSample) int64 { return s.handles }, l.nameHandleOwner,
 		},
 		{
-			"registered regions of memory", "Something calls Create or Alloc of package bulk, and not Close: this process, or it waits for a peer that no longer says that it is done.",
+			"registered regions of memory", "Close each handle of package bulk, and check whether this process waits for a peer that no longer reports that it is done.",
 			func(s processSample) int64 { return s.regions }, l.nameMemoryUser,
 		},
 	} {
@@ -475,11 +475,11 @@ func (l *snapshotBuilder) findLeaks() (all []Cause) {
 		if !g.leaks {
 			continue
 		}
-		c := Cause{Kind: "leak", Count: int(g.have), Text: fmt.Sprintf("%d %s are not in use and not closed", g.have, kind.name)}
+		c := Cause{Kind: "leak", Count: int(g.have), Text: fmt.Sprintf("%d %s are unused but not closed", g.have, kind.name)}
 		if g.perSecond > 0 {
-			c.Text += fmt.Sprintf(", and in the last %s have become %.3g more each second", durationText(g.over), g.perSecond)
+			c.Text += fmt.Sprintf(", and their number has grown by %.3g per second in the last %s", g.perSecond, durationText(g.over))
 		} else {
-			c.Text += ", and nothing is known of before: this goes away within a minute if they do not become more"
+			c.Text += ", and there are no earlier samples: this entry disappears within a minute unless their number grows"
 		}
 		kind.owner(&c)
 		c.Text += ". " + kind.text
@@ -503,7 +503,7 @@ func (l *snapshotBuilder) nameHandleOwner(c *Cause) {
 	}
 	if n > 0 {
 		c.Method, c.Peer = printableText(method), printableText(peer.Name())
-		c.Text += fmt.Sprintf("; %d of them are for %s to %s", n, c.Method, l.labelOf(peer))
+		c.Text += fmt.Sprintf("; %d of them were created for %s to %s", n, c.Method, l.labelOf(peer))
 	}
 }
 
@@ -526,20 +526,20 @@ func (l *snapshotBuilder) nameMemoryUser(c *Cause) {
 	}
 	user := "no peer has used them"
 	if most.user != 0 {
-		user = "the session of the peer that has used them has ended"
+		user = "the session of the peer that used them has ended"
 		if i := slices.IndexFunc(l.peers, func(p Peer) bool { return p.addr.Session() == most.user }); i >= 0 {
-			user, c.Peer = l.peers[i].Label+" has used them last", l.peers[i].Address
+			user, c.Peer = l.peers[i].Label+" used them last", l.peers[i].Address
 		}
 	}
 	about, which := "", fmt.Sprintf("all %d", looked)
 	if c.Count > looked {
-		about, which = "about ", fmt.Sprintf("all of the %d that were looked at", looked)
+		about, which = "about ", fmt.Sprintf("all of the %d examined", looked)
 		bytes = int64(float64(bytes) / float64(looked) * float64(c.Count))
 	}
 	if of[most] < looked {
-		which = fmt.Sprintf("%d of the %d that were looked at", of[most], looked)
+		which = fmt.Sprintf("%d of the %d examined", of[most], looked)
 	}
-	c.Text += fmt.Sprintf(". Together they are %s%s; %s are alike: %s each, for peers to %s, and %s", about, bytesText(bytes), which, bytesText(most.size), most.access, user)
+	c.Text += fmt.Sprintf(". Their total size is %s%s; %s are alike: %s each, for peers to %s, and %s", about, bytesText(bytes), which, bytesText(most.size), most.access, user)
 }
 
 // A trend describes the growth of a value.
@@ -706,37 +706,37 @@ func medianOf(some []slowMethod, of func(m slowMethod) change) change {
 // is the number of methods compared.
 func (l *snapshotBuilder) newCommonSlowness(kind inspect.EventKind, slow []slowMethod, judged int) Cause {
 	worst := slow[0]
-	what, lead := "requests", "Everything is slower than usual: the process or the machine is busy."
-	elsewhere := "Look at what else runs on this machine, and at what all handlers wait for."
+	what, lead := "requests", "Most methods are slower than usual: the process or the machine is busy."
+	elsewhere := "Check what else runs on this machine, and what the handlers wait for."
 	if kind == inspect.EventOrigin {
-		what, lead = "calls", "All calls are slower than usual: the peers, the network, or this process or its machine are busy."
-		elsewhere = "Look at the pages of the peers, and at what else runs on this machine."
+		what, lead = "calls", "Most calls are slower than usual: the peers, the network, this process or its machine are busy."
+		elsewhere = "Check the debug pages of the peers, and what else runs on this machine."
 	}
-	most := fmt.Sprintf("%s the most, half of which take %.3g times as long", worst.Name, worst.median.factor)
+	most := fmt.Sprintf("most of all %s, whose median time is %.3g times the usual one", worst.Name, worst.median.factor)
 	if !worst.isMedianSlow() {
-		lead = fmt.Sprintf("The slowest %s of many methods take longer than usual, and the others hardly do: something is busy at moments.", what)
-		most = fmt.Sprintf("%s the most, of which one of a hundred takes %.3g times as long", worst.Name, worst.tail.factor)
+		lead = fmt.Sprintf("The slowest %s of many methods take longer than usual, while their medians have hardly changed: something is busy at times.", what)
+		most = fmt.Sprintf("most of all %s, whose 99th percentile is %.3g times the usual one", worst.Name, worst.tail.factor)
 	}
 	if l.isBusy() {
-		elsewhere = "The processors are what they wait for: a CPU profile of this process shows what it does."
+		elsewhere = "The process is short of CPU time: take a CPU profile of it."
 	}
 	return Cause{holdKey: "slow " + what, Kind: "slow", Count: len(slow), Text: fmt.Sprintf(
-		"%s It is so for the %s of %d of %d methods, %s. This process has used %s, and has %d goroutines and %s of memory. %s",
+		"%s This affects the %s of %d of %d methods, %s. This process has used %s, and has %d goroutines and %s of memory. %s",
 		lead, what, len(slow), judged, most, l.usage.processorsText(), l.usage.Goroutines, bytesText(l.usage.Memory), elsewhere)}
 }
 
 // newSlowMethod returns the cause for m, whose slowness common does not fully explain.
 func (l *snapshotBuilder) newSlowMethod(m slowMethod, common slowness) Cause {
 	now, usual := m.Minute, m.usual
-	text := fmt.Sprintf("one of a hundred took more than %s in the last minute, and %s", durationText(now.P99), durationText(usual.P99))
+	text := fmt.Sprintf("the 99th percentile was %s in the last minute, and %s", durationText(now.P99), durationText(usual.P99))
 	if m.isMedianSlow() && !(m.isTailSlow() && m.median.isExplainedBy(common.median)) {
-		text = fmt.Sprintf("half of them took more than %s in the last minute, and %s", durationText(now.P50), durationText(usual.P50))
+		text = fmt.Sprintf("the median was %s in the last minute, and %s", durationText(now.P50), durationText(usual.P50))
 	}
 	since := ""
 	if ago := l.now - m.slowSince; m.slowSince > 0 && ago >= time.Minute {
 		since = " for " + durationText(ago)
 	}
-	text = fmt.Sprintf("%ss of %s are slower than usual%s: %s in %s before. There were %.3g each second, and %.3g before.",
+	text = fmt.Sprintf("%ss of %s are slower than usual%s: %s in the %s before. The rate was %.3g per second, and %.3g before.",
 		strings.ToUpper(m.Kind[:1])+m.Kind[1:], m.Name, since, text, durationText(usual.Covers), now.PerSecond, usual.PerSecond)
 	if m.Kind == kindWords[inspect.EventTarget] {
 		text += l.explainSlow(m.Name)
@@ -750,13 +750,13 @@ func (l *snapshotBuilder) explainSlow(method string) string {
 	w := l.methodWork[methodKey{inspect.EventTarget, method}]
 	switch {
 	case w != nil && w.waiting > 0:
-		return fmt.Sprintf(" %d of them %s now for others to end, which is part of the time: see the limit that is reached.", w.waiting, verbForm(w.waiting, "waits", "wait"))
+		return fmt.Sprintf(" %d of them %s for others to finish, which adds to the time: see the limit that has been reached.", w.waiting, verbForm(w.waiting, "is waiting", "are waiting"))
 	case l.usage.CPU == 0: // unknown CPU usage
 		return ""
 	case l.isBusy():
-		return fmt.Sprintf(" This process has used %s, which its handlers may lack: a CPU profile shows what it does.", l.usage.processorsText())
+		return fmt.Sprintf(" This process has used %s, so its handlers may be short of CPU time: take a CPU profile of it.", l.usage.processorsText())
 	}
-	return fmt.Sprintf(" This process has used %s: its handlers wait, and a goroutine profile shows for what, unless other processes take the processors.", l.usage.processorsText())
+	return fmt.Sprintf(" This process has used %s, so its handlers are waiting: take a goroutine profile to see for what, unless other processes occupy the processors.", l.usage.processorsText())
 }
 
 // findFailing returns a cause for each method that had at least minFailures failed calls in the
@@ -768,12 +768,12 @@ func (l *snapshotBuilder) findFailing() (all []Cause) {
 		if inspect.IsBuiltIn(m.Name) || w.Errors < minFailures || w.Errors*failingShare < w.Count {
 			continue
 		}
-		text := fmt.Sprintf("%d of %d %ss of %s in the last minute failed", w.Errors, w.Count, m.Kind, m.Name)
+		text := fmt.Sprintf("%d of %d %ss of %s failed in the last minute", w.Errors, w.Count, m.Kind, m.Name)
 		for j := range l.errors { // sorted by decreasing frequency
 			if e := &l.errors[j]; e.Kind == m.Kind && e.Method == m.Name && e.sinceLast <= coveredTime(l.now, minuteSlots) {
-				text += ", most with " + strings.TrimSuffix(e.Error, ".")
+				text += ", most of them with " + strings.TrimSuffix(e.Error, ".")
 				if e.Text != "" && e.Text != e.Error {
-					text += fmt.Sprintf(", the last said %q", e.Text)
+					text += fmt.Sprintf("; the last error text was %q", e.Text)
 				}
 				break
 			}

@@ -22,10 +22,10 @@ func TestLimitMomentary(t *testing.T) {
 		running, elsewhere, limit int
 		want                      string
 	}{
-		{15, 0, 0, "3 requests of busy (10.0.0.1:4000) wait for others of this peer to end: 16 is the limit for one peer (HG.MaxActivePerPeer), and it was reached when they came; 15 run at this moment, since others have just ended and the next have not begun; of those that run 15 are of kv/get."},
-		{16, 0, 0, "3 requests of busy (10.0.0.1:4000) wait for others of this peer to end: 16 run, which is the limit for one peer (HG.MaxActivePerPeer); of those that run 16 are of kv/get."},
-		{15, 112, 0, "3 requests wait for a handler to end: 128 is the limit (HG.MaxActive), and it was reached when they came; 127 run at this moment,"},
-		{15, 0, 16, "3 requests of kv/get wait for a handler to end: 16 is the limit of this method (qs.MaxConcurrent), and it was reached when they came; 15 run at this moment,"},
+		{15, 0, 0, "3 requests of busy (10.0.0.1:4000) wait for earlier ones of this peer to finish: the limit for one peer (HG.MaxActivePerPeer) is 16, of which 15 are running at this moment; 15 of them are for kv/get."},
+		{16, 0, 0, "3 requests of busy (10.0.0.1:4000) wait for earlier ones of this peer to finish: 16 requests are running, the limit for one peer (HG.MaxActivePerPeer); 16 of them are for kv/get."},
+		{15, 112, 0, "3 requests wait for a handler to finish: the limit (HG.MaxActive) is 128, of which 127 are running at this moment;"},
+		{15, 0, 16, "3 requests of kv/get wait for a handler to finish: the limit of this method (qs.MaxConcurrent) is 16, of which 15 are running at this moment."},
 	} {
 		d := contextData{open: true}
 		d.MaxActive, d.MaxActivePerPeer, d.Active, d.Waiting = 128, 16, int64(c.running+c.elsewhere), 3
@@ -68,16 +68,16 @@ func TestStalledNamesPeers(t *testing.T) {
 	request := func(peer hg.Addr, age time.Duration) inspect.Call {
 		return inspect.Call{Kind: inspect.EventTarget, RPC: "kv/get", Peer: peer, State: "running", Age: age}
 	}
-	const profile = " A goroutine profile of this process shows where the handler is."
+	const profile = " Take a goroutine profile of this process to see where the handler is blocked."
 	for _, c := range []struct {
 		ended, elsewhere int // with one, with a third
 		calls            []inspect.Call
 		want             string
 	}{
-		{0, 0, []inspect.Call{request(one, 9*time.Second)}, "1 request of kv/get from one (10.0.0.1:4000) has been under way for more than 5s, the oldest for 9s: its handler has not answered. No request of kv/get has ended in the last minute." + profile},
-		{1, 0, []inspect.Call{request(one, 7*time.Second), request(one, 9*time.Second)}, "2 requests of kv/get from one (10.0.0.1:4000) have been under way for more than 5s, the oldest for 9s: its handler has not answered. In the last minute 1 request of kv/get has ended: 1 from one (10.0.0.1:4000), none from others. They may all wait for something that none of them holds, a lock for example." + profile},
-		{0, 583, []inspect.Call{request(one, 9*time.Second)}, "In the last minute 583 requests of kv/get have ended: none from one (10.0.0.1:4000), 583 from others. So it is not the method that hangs, but the requests from one (10.0.0.1:4000). Usually"},
-		{2, 3, []inspect.Call{request(one, 7*time.Second), request(other, 9*time.Second)}, "2 requests of kv/get from 2 peers have been under way for more than 5s, the oldest, with other (10.0.0.2:4000), for 9s: its handler has not answered. In the last minute 5 requests of kv/get have ended: 2 from these peers, 3 from others."},
+		{0, 0, []inspect.Call{request(one, 9*time.Second)}, "1 request of kv/get from one (10.0.0.1:4000) has been in flight for more than 5s, the oldest for 9s: its handler has not answered. No request of kv/get has completed in the last minute." + profile},
+		{1, 0, []inspect.Call{request(one, 7*time.Second), request(one, 9*time.Second)}, "2 requests of kv/get from one (10.0.0.1:4000) have been in flight for more than 5s, the oldest for 9s: its handler has not answered. In the last minute, 1 request of kv/get completed: 1 from one (10.0.0.1:4000), none from others. They may all wait for the same resource, such as a lock." + profile},
+		{0, 583, []inspect.Call{request(one, 9*time.Second)}, "In the last minute, 583 requests of kv/get completed: none from one (10.0.0.1:4000), 583 from others. So only the requests from one (10.0.0.1:4000) are affected, not the whole method. Normally"},
+		{2, 3, []inspect.Call{request(one, 7*time.Second), request(other, 9*time.Second)}, "2 requests of kv/get from 2 peers have been in flight for more than 5s, the oldest, with other (10.0.0.2:4000), for 9s: its handler has not answered. In the last minute, 5 requests of kv/get completed: 2 from these peers, 3 from others."},
 	} {
 		p := &Page{sources: []source{&fakeSource{data: []contextData{contextWith(c.calls...)}}}}
 		ends := func(peer hg.Addr, rpc string, kind inspect.EventKind, n int) {
@@ -94,7 +94,7 @@ func TestStalledNamesPeers(t *testing.T) {
 		require.Contains(t, all[0].Text, c.want)
 	}
 	p := &Page{sources: []source{&fakeSource{data: []contextData{contextWith(request(one, 9*time.Second))}}}}
-	require.NotContains(t, causesOf(p, "stalled")[0].Text, "ended", "nothing counts what ends")
+	require.NotContains(t, causesOf(p, "stalled")[0].Text, "completed", "nothing counts what ends")
 }
 
 // TestStuckNamesCallers checks that stuck streams are reported with the number of those of the same
@@ -110,9 +110,9 @@ func TestStuckNamesCallers(t *testing.T) {
 		calls []inspect.Call
 		want  string
 	}{
-		{[]inspect.Call{stream(one, 20*time.Second, 9*time.Second)}, "1 stream of kv/feed stands still: the caller, one (10.0.0.1:4000), has taken nothing for 9s, and 1.0 KiB wait for it."},
-		{[]inspect.Call{goesOn, stream(one, 20*time.Second, 9*time.Second)}, "1 other stream of kv/feed goes on."},
-		{[]inspect.Call{goesOn, goesOn, stream(one, 30*time.Second, 7*time.Second), stream(other, 20*time.Second, 9*time.Second)}, "2 streams of kv/feed stand still: the callers are 2 peers, the first of which, other (10.0.0.2:4000), has taken nothing for 9s, and 1.0 KiB wait for it."},
+		{[]inspect.Call{stream(one, 20*time.Second, 9*time.Second)}, "1 stream of kv/feed is stalled: the caller, one (10.0.0.1:4000), has read nothing for 9s, although 1.0 KiB are buffered."},
+		{[]inspect.Call{goesOn, stream(one, 20*time.Second, 9*time.Second)}, "1 other stream of kv/feed makes progress."},
+		{[]inspect.Call{goesOn, goesOn, stream(one, 30*time.Second, 7*time.Second), stream(other, 20*time.Second, 9*time.Second)}, "2 streams of kv/feed are stalled: the callers are 2 peers, the first of which, other (10.0.0.2:4000), has read nothing for 9s, although 1.0 KiB are buffered."},
 	} {
 		p := &Page{sources: []source{&fakeSource{data: []contextData{contextWith(c.calls...)}}}}
 		all := causesOf(p, "stuck stream")
@@ -174,14 +174,14 @@ func TestCausesStayListed(t *testing.T) {
 	for range 3 {
 		p.sources = []source{wait(0)}
 		c.now += 4 * time.Second
-		require.Equal(t, []string{first[0] + " This was so 4s ago.", first[1]}, texts())
+		require.Equal(t, []string{first[0] + " Last seen 4s ago.", first[1]}, texts())
 		p.sources = []source{wait(3)}
 		c.now += 4 * time.Second
 		require.Equal(t, first, texts())
 	}
 	p.sources = []source{&fakeSource{}}
 	c.now += causeHoldTime - 1
-	require.Equal(t, []string{first[0] + " This was so 10s ago."}, texts())
+	require.Equal(t, []string{first[0] + " Last seen 10s ago."}, texts())
 	c.now++
 	require.Empty(t, texts())
 	require.Empty(t, p.recentCauses)
@@ -230,12 +230,12 @@ func TestLimitAdvice(t *testing.T) {
 		since       int // slots of now
 		want, not   string
 	}{
-		{100, 1000, 12, 6, "It calls far more often than before: 100 each second in the last minute, and 10 in 2m0s before. Find out why, and have it call less: ", "raise the limit"},
-		{100, 1000, 12, 60, "100 each second in the last minute, and 10 in 2m0s before. Find out why", "raise the limit"},
+		{100, 1000, 12, 6, "It calls far more often than before: 100 times per second in the last minute, and 10 in the 2m0s before. Find the reason at the peer, and reduce its rate: ", "Raise the limit"},
+		{100, 1000, 12, 60, "100 times per second in the last minute, and 10 in the 2m0s before. Find the reason", "Raise the limit"},
 		// for more than an hour: it is usual
-		{100, 1000, 12, 400, "Have it call less at a time. Only if", "far more"},
-		{100, 200, 12, 60, "Have it call less at a time. Only if it needs as many, and what its handlers use has room for more, raise the limit.", "far more"},
-		{0, 1000, 0, 6, "Have it call less at a time. Only if", "far more"},
+		{100, 1000, 12, 400, "Reduce the number of concurrent calls of the peer. Raise the limit only if", "far more"},
+		{100, 200, 12, 60, "Reduce the number of concurrent calls of the peer. Raise the limit only if the peer needs them and the resources that the handlers use have spare capacity.", "far more"},
+		{0, 1000, 0, 6, "Reduce the number of concurrent calls of the peer. Raise the limit only if", "far more"},
 	} {
 		var k clock
 		p := k.newPage()

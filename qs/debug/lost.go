@@ -152,9 +152,9 @@ func (l *snapshotBuilder) findLostPeers() (all []Cause) {
 		}
 		text := fmt.Sprintf("%s was lost %s ago: %s.", l.labelOf(p.peer), durationText(l.now-p.lostAt), strings.TrimSuffix(p.why, "."))
 		if n > 0 {
-			text += fmt.Sprintf(" %s to it and %s of it had not ended (%s).", countNoun(p.calls, "call", "calls"), countNoun(p.requests, "request", "requests"), strings.Join(p.methods, ", "))
+			text += fmt.Sprintf(" %s to it and %s from it were in flight (%s).", countNoun(p.calls, "call", "calls"), countNoun(p.requests, "request", "requests"), strings.Join(p.methods, ", "))
 		}
-		text += " A process that dies or is stopped, and a network that is interrupted, show like this: a peer that is silent for na.Config.PeerTimeout (5 s) counts as lost."
+		text += " Its process has exited or was stopped, or the network was interrupted: a peer that is silent for na.Config.PeerTimeout (5 s) counts as lost."
 		c := Cause{Kind: "peer lost", Peer: printableText(p.peer.Name()), Count: n}
 		if _, up := l.labels[p.peer.Name()]; up {
 			text += " It is connected again."

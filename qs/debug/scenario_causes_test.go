@@ -136,7 +136,7 @@ func TestCausePeerOutOfEnvelopes(t *testing.T) {
 	for range 10 {
 		hang.Go(w.ctx, w.to, 1)
 	}
-	c := w.waitForCause(t, w.clientPage, "no room at peer", "kv (tcp://127.0.0.1:", "takes no messages: all 4 envelopes", "messages wait here for one", "The oldest call to it")
+	c := w.waitForCause(t, w.clientPage, "no room at peer", "kv (tcp://127.0.0.1:", "accepts no messages: all 4 envelopes", "messages wait here for one", "The oldest call to it")
 	require.Equal(t, w.server.Addr().String(), c.Peer)
 }
 
@@ -154,8 +154,8 @@ func TestCauseStuckStream(t *testing.T) {
 	})
 	for _, err := range feed.Call(w.ctx, w.to, 1) {
 		require.NoError(t, err)
-		w.waitForCause(t, w.serverPage, "stuck stream", "1 stream of kv/feed stands still: the caller, billing (127.0.0.1:", "has taken nothing for", "wait for it")
-		w.waitForCause(t, w.clientPage, "stuck stream", "the loop of this process has taken nothing of kv (tcp://127.0.0.1:", "kv/feed")
+		w.waitForCause(t, w.serverPage, "stuck stream", "1 stream of kv/feed is stalled: the caller, billing (127.0.0.1:", "has read nothing for", "are buffered")
+		w.waitForCause(t, w.clientPage, "stuck stream", "this process has read nothing from kv (tcp://127.0.0.1:", "kv/feed")
 		break
 	}
 }
@@ -169,9 +169,9 @@ func TestCauseLimitReached(t *testing.T) {
 		set    func(cfg *qs.Config)
 		texts  []string
 	}{
-		{few, func(*qs.Config) {}, []string{"2 requests of kv/scan wait for a handler to end", "2 run, which is the limit of this method (qs.MaxConcurrent)"}},
-		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests of billing (127.0.0.1:", "2 run, which is the limit for one peer (HG.MaxActivePerPeer); of those that run 2 are of kv/reindex."}},
-		{hang, func(cfg *qs.Config) { cfg.HG.MaxActive = 2 }, []string{"3 requests wait for a handler to end: 2 run, which is the limit (HG.MaxActive); of those that run 2 are of kv/reindex."}},
+		{few, func(*qs.Config) {}, []string{"2 requests of kv/scan wait for a handler to finish", "2 requests are running, the limit of this method (qs.MaxConcurrent)"}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActivePerPeer = 2 }, []string{"3 requests of billing (127.0.0.1:", "2 requests are running, the limit for one peer (HG.MaxActivePerPeer); 2 of them are for kv/reindex."}},
+		{hang, func(cfg *qs.Config) { cfg.HG.MaxActive = 2 }, []string{"3 requests wait for a handler to finish: 2 requests are running, the limit (HG.MaxActive); 2 of them are for kv/reindex."}},
 	} {
 		t.Run(c.texts[len(c.texts)-1], func(t *testing.T) {
 			t.Parallel()
@@ -196,7 +196,7 @@ func TestCauseBudgetExhausted(t *testing.T) {
 	getKey.Handle(w.server, func(_ context.Context, in int) (int, error) { return in, nil })
 	_, err := getKey.Call(w.ctx, w.to, 1)
 	require.NoError(t, err)
-	w.waitForCause(t, w.serverPage, "limit", "The memory that is guaranteed to peers is used up", "for 1 peer (qs.Config.MaxPeers)")
+	w.waitForCause(t, w.serverPage, "limit", "The memory guaranteed to peers is exhausted", "for 1 peer (qs.Config.MaxPeers)")
 }
 
 // TestCauseLeak checks a leak: handles that are never closed grow with each snapshot; handles that
@@ -242,10 +242,10 @@ func TestCauseLeak(t *testing.T) {
 		w.clientPage.Snapshot(Query{})
 		now.Add(int64(slotTime))
 	}
-	c := w.waitForCause(t, w.clientPage, "leak", "1501 handles are not in use and not closed, and in the last 50s have become 30 more each second; 1501 of them are for kv/get to kv (tcp://127.0.0.1:", "calls Create of package hg, and not Close")
+	c := w.waitForCause(t, w.clientPage, "leak", "1501 handles are unused but not closed, and their number has grown by 30 per second in the last 50s; 1501 of them were created for kv/get to kv (tcp://127.0.0.1:", "Close each handle that Create of package hg returns")
 	require.Equal(t, 1501, c.Count)
 	require.Equal(t, []string{"kv/get", w.server.Addr().String()}, []string{c.Method, c.Peer})
-	w.waitForCause(t, w.clientPage, "leak", "registered regions of memory", ". Together they are about 1.5 KiB; all of the 1000 that were looked at are alike: 1 B each, for peers to read, and no peer has used them.", "package bulk")
+	w.waitForCause(t, w.clientPage, "leak", "registered regions of memory", ". Their total size is about 1.5 KiB; all of the 1000 examined are alike: 1 B each, for peers to read, and no peer has used them.", "package bulk")
 }
 
 // TestCauseSlowMethod checks a method that has become slow: both sides compare the last minute with
@@ -283,7 +283,7 @@ func TestCauseSlowMethod(t *testing.T) {
 	now.Add(int64(2 * time.Minute))
 	slow.Store(int64(8*usual + 100*time.Millisecond))
 	call()
-	c := w.waitForCause(t, w.serverPage, "slow", "Requests of kv/get are slower than usual: half of them took more than", "in the last minute", "in 1m0s before", "and 0.667 before")
+	c := w.waitForCause(t, w.serverPage, "slow", "Requests of kv/get are slower than usual: the median was", "in the last minute", "in the 1m0s before", "and 0.667 before")
 	require.Equal(t, "kv/get", c.Method)
 	w.waitForCause(t, w.clientPage, "slow", "Calls of kv/get are slower than usual")
 }
@@ -302,7 +302,7 @@ func TestCauseErrors(t *testing.T) {
 		_, err := getKey.Call(w.ctx, w.to, i)
 		require.Equal(t, i%2 == 1, err != nil)
 	}
-	w.waitForCause(t, w.serverPage, "errors", "10 of 20 requests of kv/get in the last minute failed, most with not found", `the last said "no key user/19"`)
+	w.waitForCause(t, w.serverPage, "errors", "10 of 20 requests of kv/get failed in the last minute, most of them with not found", `the last error text was "no key user/19"`)
 	w.waitForCause(t, w.clientPage, "errors", "10 of 20 calls of kv/get", "no key user/19")
 }
 

@@ -105,9 +105,9 @@ func TestCausePeerLost(t *testing.T) {
 		<-begun
 	}
 	f.freeze()
-	c := w.waitForCause(t, w.clientPage, "peer lost", " was lost ", " ago: ", "3 calls to it and 0 requests of it had not ended (kv/reindex)", "na.Config.PeerTimeout")
+	c := w.waitForCause(t, w.clientPage, "peer lost", " was lost ", " ago: ", "3 calls to it and 0 requests from it were in flight (kv/reindex)", "na.Config.PeerTimeout")
 	require.Equal(t, []any{"kv/reindex", 3}, []any{c.Method, c.Count})
-	c = w.waitForCause(t, w.serverPage, "peer lost", "billing (127.0.0.1:", "0 calls to it and 3 requests of it had not ended (kv/reindex)")
+	c = w.waitForCause(t, w.serverPage, "peer lost", "billing (127.0.0.1:", "0 calls to it and 3 requests from it were in flight (kv/reindex)")
 	require.NotEmpty(t, c.Peer)
 }
 
@@ -139,7 +139,7 @@ func TestLostPeersAreForgotten(t *testing.T) {
 	}
 	all := causesOf(p, "peer lost")
 	require.Len(t, all, maxLostCauses+1)
-	require.Contains(t, all[0].Text, "peer lost: silent. 0 calls to it and 1 request of it had not ended (kv/get).")
+	require.Contains(t, all[0].Text, "peer lost: silent. 0 calls to it and 1 request from it were in flight (kv/get).")
 	require.Equal(t, maxLostPeers-maxLostCauses, all[maxLostCauses].Count)
 	c.now += lostCauseTime + time.Second
 	require.Empty(t, causesOf(p, "peer lost"))

@@ -57,8 +57,8 @@ func TestLeakWithoutViewer(t *testing.T) {
 		had  int64
 		want string
 	}{
-		{"fast", 300, 0, "12000 registered regions of memory are not in use and not closed, and in the last 6m40s have become 30 more each second."},
-		{"slow, beside many", 4, 5000, "and in the last 6m40s have become 0.4 more each second."},
+		{"fast", 300, 0, "12000 registered regions of memory are unused but not closed, and their number has grown by 30 per second in the last 6m40s."},
+		{"slow, beside many", 4, 5000, "and their number has grown by 0.4 per second in the last 6m40s."},
 		{"none", 0, 5000, ""},
 	} {
 		var c clock
@@ -76,7 +76,7 @@ func TestLeakWithoutViewer(t *testing.T) {
 		}
 		require.Len(t, all, 2, l.name)
 		require.Contains(t, all[1].Text, l.want)
-		require.Contains(t, all[0].Text, "of them are for kv/get to kv (10.0.0.1:4000)")
+		require.Contains(t, all[0].Text, "of them were created for kv/get to kv (10.0.0.1:4000)")
 	}
 	var c clock
 	p, f := leakingPage(&c, 0)
@@ -95,7 +95,7 @@ func TestLeakAtFirstSnapshot(t *testing.T) {
 	var c clock
 	p, f := leakingPage(&c, 0)
 	f.regions = 12_000
-	require.Contains(t, causesOf(p, "leak")[0].Text, "12000 registered regions of memory are not in use and not closed, and nothing is known of before")
+	require.Contains(t, causesOf(p, "leak")[0].Text, "12000 registered regions of memory are unused but not closed, and there are no earlier samples")
 	for range 4 {
 		c.now += slotTime
 		p.Snapshot(Query{})
@@ -104,7 +104,7 @@ func TestLeakAtFirstSnapshot(t *testing.T) {
 	p, f = leakingPage(&c, 0)
 	c.now += 40 * time.Minute
 	f.regions = 12_000
-	require.Contains(t, causesOf(p, "leak")[0].Text, "and in the last 40m0s have become 5 more each second.")
+	require.Contains(t, causesOf(p, "leak")[0].Text, "and their number has grown by 5 per second in the last 40m0s.")
 }
 
 // TestLeakNamesUserOfMemory checks that leaking memory is reported with the peer that has used most
@@ -119,10 +119,10 @@ func TestLeakNamesUserOfMemory(t *testing.T) {
 		want string
 		peer string
 	}{
-		{[]memoryUse{room, export(user.Session()), export(user.Session()), export(gone)}, ". Together they are about 562.8 MiB; 2 of the 4 that were looked at are alike: 64.0 KiB each, for peers to read, and kv (10.0.0.1:4000) has used them last. Something calls Create", user.Name()},
-		{[]memoryUse{room, export(gone), export(gone), export(user.Session())}, "are alike: 64.0 KiB each, for peers to read, and the session of the peer that has used them has ended.", ""},
-		{[]memoryUse{room, room, export(user.Session())}, "; 2 of the 3 that were looked at are alike: 100 B each, for peers to write, and no peer has used them.", ""},
-		{nil, "nothing is known of before: this goes away within a minute if they do not become more. Something calls Create", ""},
+		{[]memoryUse{room, export(user.Session()), export(user.Session()), export(gone)}, ". Their total size is about 562.8 MiB; 2 of the 4 examined are alike: 64.0 KiB each, for peers to read, and kv (10.0.0.1:4000) used them last. Close each handle", user.Name()},
+		{[]memoryUse{room, export(gone), export(gone), export(user.Session())}, "are alike: 64.0 KiB each, for peers to read, and the session of the peer that used them has ended.", ""},
+		{[]memoryUse{room, room, export(user.Session())}, "; 2 of the 3 examined are alike: 100 B each, for peers to write, and no peer has used them.", ""},
+		{nil, "there are no earlier samples: this entry disappears within a minute unless their number grows. Close each handle", ""},
 	} {
 		var k clock
 		p, f := leakingPage(&k, 0)
