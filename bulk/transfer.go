@@ -117,7 +117,7 @@ const (
 )
 
 var opPhases = fsmcheck.New("transfer",
-	[]string{"new", "moving", "ending", "ended", "over"},
+	[]string{"new", "moving", "stopping", "moved", "done"},
 	[][]fsmcheck.State{
 		opNew:      {opMoving, opMoved},
 		opMoving:   {opStopping, opMoved},

@@ -759,7 +759,7 @@ func TestTransferIsListed(t *testing.T) {
 		p.Until(func() bool { return ended })
 		require.GreaterOrEqual(t, len(seen), 2)
 		for n, i := range seen {
-			if n > 0 && i.State == "ended" { // the last OnProgress is called then
+			if n > 0 && i.State == "moved" { // the last OnProgress is called then
 				i.State = "moving"
 			}
 			require.Equal(t, inspect.Call{Kind: inspect.EventTransfer, RPC: "pull", Peer: p.peer, State: "moving", Age: i.Age, ID: 1, Moved: i.Moved, Size: 8 << 10}, i)

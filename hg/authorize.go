@@ -45,15 +45,16 @@ type Caller struct {
 // String returns the Label of Addr, for example "worker (10.0.0.3:41234)".
 func (c Caller) String() string { return c.Addr.Label() }
 
-// needsAuthorizer reports whether requests of rpc require a call of Config.Authorize.
-func (c *Class) needsAuthorizer(rpc *RPC) bool { return c.cfg.Authorize != nil }
+// hasAuthorizer reports whether Config.Authorize is called for requests. If so, it is called for
+// those of every RPC, including this package's own.
+func (c *Class) hasAuthorizer() bool { return c.cfg.Authorize != nil }
 
 // tryProceed reports whether s can continue with its handler or with its refusal by beginHandler.
 // It calls the authorizer if necessary. If tryProceed returns false, the request has either been
 // refused, or continues once its input has been fetched.
 func (s *service) tryProceed() bool {
 	switch {
-	case s.allowed, !s.ctx.class.needsAuthorizer(s.rpc):
+	case s.allowed, !s.ctx.class.hasAuthorizer():
 		return true
 	// Once true, none of these conditions becomes false again.
 	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining || s.isLate() || !s.env.Watch((*waitsForAuthorizer)(s)):

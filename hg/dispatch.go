@@ -46,7 +46,7 @@ func runGiven(k loop.UserCode) int {
 		return 0
 	}
 	defer s.ctx.loop.Home(s.batch)
-	if !s.ctx.class.needsAuthorizer(s.rpc) {
+	if !s.ctx.class.hasAuthorizer() {
 		s.beginHandler()
 		return 1
 	}

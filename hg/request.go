@@ -54,7 +54,7 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 			c.nctx.Upper().GiveBack(s.addr, key)
 		// The authorizer sees the metadata before this side fetches input from an unauthorized
 		// caller.
-		case c.class.needsAuthorizer(s.rpc):
+		case c.class.hasAuthorizer():
 			if s.inputPending, s.body = key.Len > s.metaAheadLen, key; s.metaAheadLen > 0 {
 				if err = s.fetchPart(0, s.metaAheadLen, s.metaFetched); err == nil {
 					return 0
@@ -218,7 +218,7 @@ func (s *service) proceedAgain(any) (ran int) {
 func (s *service) runInTrigger() (ran int) {
 	c := s.ctx
 	switch dispatch := c.class.cfg.Dispatch != nil; {
-	case dispatch && (!s.rpc.Inline || c.class.needsAuthorizer(s.rpc) && !c.class.cfg.AuthorizeQuick):
+	case dispatch && (!s.rpc.Inline || c.class.hasAuthorizer() && !c.class.cfg.AuthorizeQuick):
 		if c.admitRequest(s) && !s.handToDispatch() {
 			s.proceed()
 		}
@@ -272,7 +272,7 @@ func (s *service) refusalReason(closing bool) error {
 	case s.ctx.nctx.Draining() && !s.rpc.own.ServeDraining:
 		return errDraining
 	// Defensive check: the request has already been authorized.
-	case s.ctx.class.needsAuthorizer(s.rpc) && !s.allowed:
+	case s.ctx.class.hasAuthorizer() && !s.allowed:
 		return ErrPermission
 	}
 	return nil

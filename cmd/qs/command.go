@@ -140,8 +140,8 @@ func countText(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// choiceText registers values for shell completion of the named flag.
-func choiceText(c *cobra.Command, flag string, values ...string) {
+// registerChoices registers values for shell completion of the named flag.
+func registerChoices(c *cobra.Command, flag string, values ...string) {
 	err := c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	if err != nil {
 		panic(err)

@@ -184,7 +184,7 @@ func (k *callCommand) callLending(ctx context.Context, d methodDescription, flag
 		return k.callStream(ctx, &d, from, into, out)
 	}
 	call := []func(context.Context, *callCommand, sources, *inputEncoder, [maxSinks]qs.Sink) (msgpack.RawMessage, error){
-		newLendingInput[struct{}], newLendingInput[sinks1], newLendingInput[sinks2], newLendingInput[sinks3], newLendingInput[sinks4]}[len(places)]
+		callLending[struct{}], callLending[sinks1], callLending[sinks2], callLending[sinks3], callLending[sinks4]}[len(places)]
 	b, err := call(ctx, k, from, into, to)
 	if err != nil {
 		return k.c.adviseError(k.method, err)
@@ -199,7 +199,7 @@ func (k *callCommand) callLending(ctx context.Context, d methodDescription, flag
 
 // callStream makes a call that has a stream.
 func (k *callCommand) callStream(ctx context.Context, d *methodDescription, from sources, into *inputEncoder, out io.Writer) error {
-	ctx, peer, err := k.newTypedInput(ctx)
+	ctx, peer, err := k.prepareTypedCall(ctx)
 	if err != nil {
 		return err
 	}
@@ -245,8 +245,8 @@ func (k *callCommand) adviseItems(count int, err error) error {
 	return ranError{show.Advise(err, lines...)}
 }
 
-// newTypedInput returns a context and a Peer with which a call can be made through package qs.
-func (k *callCommand) newTypedInput(ctx context.Context) (context.Context, qs.Peer, error) {
+// prepareTypedCall returns a context and a Peer with which a call can be made through package qs.
+func (k *callCommand) prepareTypedCall(ctx context.Context) (context.Context, qs.Peer, error) {
 	for name, value := range k.meta.All() {
 		ctx = qs.WithMetadata(ctx, name, value)
 	}
@@ -257,9 +257,9 @@ func (k *callCommand) newTypedInput(ctx context.Context) (context.Context, qs.Pe
 	return ctx, peer, err
 }
 
-// newLendingInput calls a method whose input has as many Sinks as the type Sinks has fields.
-func newLendingInput[Sinks any](ctx context.Context, k *callCommand, from sources, into *inputEncoder, to [maxSinks]qs.Sink) (msgpack.RawMessage, error) {
-	ctx, peer, err := k.newTypedInput(ctx)
+// callLending calls a method whose input has as many Sinks as the type Sinks has fields.
+func callLending[Sinks any](ctx context.Context, k *callCommand, from sources, into *inputEncoder, to [maxSinks]qs.Sink) (msgpack.RawMessage, error) {
+	ctx, peer, err := k.prepareTypedCall(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -42,7 +42,7 @@ func (n *network) measureFlags(fs *pflag.FlagSet) {
 // handlerFlag defines the flag that selects where a target's handlers run.
 func (n *network) handlerFlag(c *cobra.Command) {
 	c.Flags().StringVar(&n.handlers, "handlers", "inline", "where handlers of the target run: `inline`, on the goroutine that drives, dispatch or typed, on others")
-	choiceText(c, "handlers", "inline", "dispatch", "typed")
+	registerChoices(c, "handlers", "inline", "dispatch", "typed")
 }
 
 // peerFlags defines the flags that all connecting commands share.

@@ -56,9 +56,9 @@ func (a *app) newPerf() *cobra.Command {
 	fs.IntVar(&m.callers, "callers", 0, "with --op idle: how many more `peers` make one call after the other meanwhile")
 	fs.IntVar(&m.processes, "processes", 10, "how many `processes` run them, and as many the callers, each peer in a context of its own")
 	fs.BoolVar(&m.isFloor, "floor", false, "also measure the least that a call could cost: a bare echo over one tcp connection, and one over a unix socket through package net")
-	choiceText(c, "transport", append(na.Schemes(), "auto")...)
-	choiceText(c, "api", "callback", "sync", "typed")
-	choiceText(c, "op", "rate", "lat", "read", "write", "mixed", "idle", "cores")
+	registerChoices(c, "transport", append(na.Schemes(), "auto")...)
+	registerChoices(c, "api", "callback", "sync", "typed")
+	registerChoices(c, "op", "rate", "lat", "read", "write", "mixed", "idle", "cores")
 	return c
 }
 

@@ -52,8 +52,8 @@ func (a *app) newSoak() *cobra.Command {
 	fs.StringVar(&cfg.Transport, "transport", "tcp", "`scheme` of the targets; auto: tcp, with sm beside it")
 	fs.StringVar(&s.faults, "faults", "", "`list` of faults, such as kill,stop, or none; by default all: kill, stop, end, reset, stall")
 	fs.BoolVarP(&s.verbose, "verbose", "v", false, "log to the standard error")
-	choiceText(c, "transport", append(na.Schemes(), "auto")...)
-	choiceText(c, "faults", append(slices.Clone(soak.Faults), "none")...)
+	registerChoices(c, "transport", append(na.Schemes(), "auto")...)
+	registerChoices(c, "faults", append(slices.Clone(soak.Faults), "none")...)
 	return c
 }
 

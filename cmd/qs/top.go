@@ -45,7 +45,7 @@ func (a *app) newTop() *cobra.Command {
 	fs.StringVarP(&t.view.order, "sort", "s", byRate, "`column` to sort by: rate, errors, p50, p90, p99, max, in, out or name; time and latency are p99")
 	fs.StringVarP(&t.view.filter, "filter", "f", "", "show only methods and peers with this `text` in their names")
 	fs.BoolVarP(&t.all, "all", "a", false, "show RPCs of Quicksilver itself, too")
-	choiceText(c, "sort", slices.Sorted(maps.Keys(sortOrders))...)
+	registerChoices(c, "sort", slices.Sorted(maps.Keys(sortOrders))...)
 	return c
 }
 

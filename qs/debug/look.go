@@ -417,9 +417,9 @@ var stateTexts = [...]map[string]string{
 		"answered": "has answered; its handler has not returned",
 	},
 	inspect.EventTransfer: {
-		"moving": "in progress",
-		"ending": "ended by this process; its pieces have not completed",
-		"ended":  "completed; its callback waits for Trigger",
+		"moving":   "in progress",
+		"stopping": "ended by this process; its pieces have not completed",
+		"moved":    "completed; its callback waits for Trigger",
 	},
 }
 

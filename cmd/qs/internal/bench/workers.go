@@ -40,11 +40,12 @@ func (w *Workers) Dispatch(r hg.Request) {
 		w.queue, w.first = append(w.queue[:0], w.queue[w.first:]...), 0
 	}
 	w.queue = append(w.queue, r)
-	w.wakeOne()
+	w.wakeWorkerLocked()
 }
 
-// wakeOne wakes an idle goroutine if a request is queued and no other goroutine is being woken. w.mu must be held.
-func (w *Workers) wakeOne() {
+// wakeWorkerLocked wakes an idle goroutine if a request is queued and no other goroutine is being woken.
+// The caller must hold w.mu.
+func (w *Workers) wakeWorkerLocked() {
 	last := len(w.idle) - 1
 	if w.waking || last < 0 || w.first == len(w.queue) {
 		return
@@ -64,7 +65,7 @@ func (w *Workers) runWorker(bell chan struct{}) {
 			if w.first++; w.first == len(w.queue) {
 				w.queue, w.first = w.queue[:0], 0
 			}
-			w.wakeOne()
+			w.wakeWorkerLocked()
 			w.mu.Unlock()
 			_ = r.Run() // ignore the error, because the request may already have been completed
 			w.mu.Lock()

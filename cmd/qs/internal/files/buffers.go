@@ -75,7 +75,7 @@ func (p *buffers) takeLocked(size int64) (*buffer, error) {
 		}
 	}
 	for p.bytes+size > maxBuffered && len(p.spare) > 0 {
-		p.releaseClient(p.spare[0])
+		p.freeBufferLocked(p.spare[0])
 		p.kept -= int64(len(p.spare[0].mem))
 		p.spare = p.spare[1:]
 	}
@@ -102,11 +102,11 @@ func (p *buffers) put(client string, b *buffer) {
 		p.spare = append(p.spare, b)
 		return
 	}
-	p.releaseClient(b)
+	p.freeBufferLocked(b)
 }
 
-// releaseClient frees the memory of b. p.mu must be held.
-func (p *buffers) releaseClient(b *buffer) {
+// freeBufferLocked frees the memory of b. The caller must hold p.mu.
+func (p *buffers) freeBufferLocked(b *buffer) {
 	b.close()
 	p.bytes -= int64(len(b.mem))
 }

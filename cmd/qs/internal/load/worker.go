@@ -175,7 +175,7 @@ func (w *worker) step() {
 	if !w.stopped {
 		over := true
 		for _, l := range w.lanes {
-			if next, more := l.sendClosedLoop(now); more {
+			if next, more := l.sendCalls(now); more {
 				over = false
 				w.limitWait(next, now)
 			}
@@ -226,10 +226,10 @@ func (w *worker) stop(now time.Duration) {
 	}
 }
 
-// sendClosedLoop sends the lane's calls that are due at the time now. If the lane has no more calls, more is false.
-// Otherwise next is the time of the next call, or negative if the lane must wait for a call to complete. If the run has
-// a Rate, sendClosedLoop calls sendDue instead.
-func (l *lane) sendClosedLoop(now time.Duration) (next time.Duration, more bool) {
+// sendCalls sends the calls that the lane may make at the time now: in an open loop (a run with a Rate) those that are
+// due, and in a closed loop one for each handle that is free. If the lane has no more calls, more is false. Otherwise
+// next is the time of the next call, or negative if the lane must wait for a call to complete.
+func (l *lane) sendCalls(now time.Duration) (next time.Duration, more bool) {
 	if l.worker.run.cfg.Rate > 0 {
 		return l.sendDue(now)
 	}
@@ -245,8 +245,7 @@ func (l *lane) sendClosedLoop(now time.Duration) (next time.Duration, more bool)
 	return -1, true
 }
 
-// sendDue is like sendClosedLoop, but for an open loop. Even after the end of the run, it sends the calls that were due
-// before the end.
+// sendDue is sendCalls for an open loop. Even after the end of the run, it sends the calls that were due before the end.
 func (l *lane) sendDue(now time.Duration) (next time.Duration, more bool) {
 	for {
 		i := l.nextNumber()
