@@ -201,7 +201,7 @@ func (s *Spec) normalize() (peer na.Addr, err error) {
 	case s.Local.Remote():
 		return invalid("Spec.Local is a remote handle")
 	case s.Size < 0:
-		return invalid("Spec.Size is %d, want a number of bytes", s.Size)
+		return invalid("Spec.Size is %d, want 0 or more bytes", s.Size)
 	case !na.InRange(s.LocalOffset, s.Size, s.Local.Len()):
 		return invalid("%d bytes at Spec.LocalOffset %d lie outside the local handle of %d bytes",
 			s.Size, s.LocalOffset, s.Local.Len())

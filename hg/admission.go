@@ -199,7 +199,7 @@ func (c *Context) appendWaitingLocked(s *service) error {
 	counted, ok := b.tryEnqueue()
 	if !ok {
 		return na.WithText(ErrExhausted, fmt.Sprintf(
-			"queue full: %d requests of %s are active, %d are queued", b.maxActive, s.rpcName(), b.maxWaiting))
+			"queue full: %d requests of %s are active and %d are queued (qs.MaxConcurrent and qs.MaxQueue)", b.maxActive, s.rpcName(), b.maxWaiting))
 	}
 	s.counted = counted
 	s.setPhaseLocked(serviceWaiting)

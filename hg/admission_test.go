@@ -107,7 +107,7 @@ func TestRPCLimits(t *testing.T) {
 			require.ErrorIs(t, outs[i].err, hg.ErrExhausted)
 			require.ErrorIs(t, outs[i].err, hg.ErrRefused)
 			require.Equal(t, hg.NotRun, hg.FateOf(outs[i].err))
-			require.ErrorContains(t, outs[i].err, "2 requests of keep are active, 3 are queued")
+			require.ErrorContains(t, outs[i].err, "2 requests of keep are active and 3 are queued")
 		}
 		require.NoError(t, p.call(p.handle(free), nil), "another RPC")
 

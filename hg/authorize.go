@@ -106,7 +106,7 @@ func (s *service) askAuthorizer() (ok bool) {
 func (s *service) recordDenial(from Caller, why error) {
 	c := s.ctx
 	if skipped, ok := c.denials.Allow(c.nctx.Now()); ok {
-		c.class.logger().Warn("a request was denied", "rpc", s.rpcName(), "caller", from.Identity.Name, "peer", s.addr.Label(),
+		c.class.logger().Warn("request denied", "rpc", s.rpcName(), "caller", from.Identity.Name, "peer", s.addr.Label(),
 			"reason", why.Error(), "more", skipped)
 	}
 	c.denied.Add(1) // concurrent denials may be counted after they have been logged

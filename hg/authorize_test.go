@@ -330,7 +330,7 @@ func TestDeniedIsLogged(t *testing.T) {
 		require.EqualValues(t, 3, p.tctx.Stats().Denied)
 		mu.Lock()
 		defer mu.Unlock()
-		require.Contains(t, log.String(), "a request was denied")
+		require.Contains(t, log.String(), "request denied")
 		require.Contains(t, log.String(), "not you")
 	})
 }

@@ -121,7 +121,7 @@ func (c Config) withDefaults() (Config, error) {
 	}{{"MaxInput", &c.MaxInput, 64 << 20}, {"MaxOutput", &c.MaxOutput, 64 << 20}, {"MaxLent", &c.MaxLent, 1 << 30},
 		{"MaxPulled", &c.MaxPulled, 1 << 30}} {
 		if *f.v < 0 {
-			errs = append(errs, fmt.Errorf("hg: config: %s is %d, want a number of bytes, or 0 for %d: %w", f.name, *f.v, f.def, ErrInvalid))
+			errs = append(errs, fmt.Errorf("hg: config: %s is %d, want a positive number of bytes, or 0 for %d: %w", f.name, *f.v, f.def, ErrInvalid))
 		}
 		if *f.v == 0 {
 			*f.v = f.def
@@ -134,7 +134,7 @@ func (c Config) withDefaults() (Config, error) {
 	}{{"MaxActive", &c.MaxActive, 1024}, {"MaxActivePerPeer", &c.MaxActivePerPeer, 128}, {"MaxStreams", &c.MaxStreams, 4096},
 		{"MaxStreamsPerPeer", &c.MaxStreamsPerPeer, 2048}} {
 		if *f.v < 0 {
-			errs = append(errs, fmt.Errorf("hg: config: %s is %d, want a number of requests, or 0 for %d: %w", f.name, *f.v, f.def, ErrInvalid))
+			errs = append(errs, fmt.Errorf("hg: config: %s is %d, want a positive number, or 0 for %d: %w", f.name, *f.v, f.def, ErrInvalid))
 		}
 		if *f.v == 0 {
 			*f.v = f.def

@@ -104,10 +104,10 @@ func (c *Class) RegisterRPC(rpc RPC) (ID, error) {
 		return 0, fmt.Errorf("hg: register %q: Expedited requires Inline and no MaxActive: %w", rpc.Name, ErrInvalid)
 	}
 	if rpc.MaxActive < 0 {
-		return 0, fmt.Errorf("hg: register %q: MaxActive is %d, want a number of requests, or 0 for no limit: %w", rpc.Name, rpc.MaxActive, ErrInvalid)
+		return 0, fmt.Errorf("hg: register %q: MaxActive is %d, want a positive number, or 0 for no limit: %w", rpc.Name, rpc.MaxActive, ErrInvalid)
 	}
 	if rpc.Timeout < 0 {
-		return 0, fmt.Errorf("hg: register %q: Timeout is %v, want a duration, or 0 for none: %w", rpc.Name, rpc.Timeout, ErrInvalid)
+		return 0, fmt.Errorf("hg: register %q: Timeout is %v, want a positive duration, or 0 for no timeout: %w", rpc.Name, rpc.Timeout, ErrInvalid)
 	}
 	r := &c.rpcs
 	r.mu.Lock()

@@ -238,7 +238,7 @@ func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	out := &s.draft
 	size := int64(out.size())
 	if limit := s.ctx.class.cfg.MaxOutput; size > limit && resp.code == na.OK {
-		return na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes, Config.MaxOutput is %d", size, limit))
+		return na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes exceeds Config.MaxOutput of %d", size, limit))
 	}
 	if size == 0 {
 		resp.codec = codec.NoBytesID

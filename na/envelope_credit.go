@@ -88,7 +88,7 @@ func (l *session) checkNeed(g *frame.Greeting) error {
 	if g.Need <= l.guaranteed {
 		return nil
 	}
-	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes, only %d are guaranteed", g.Need, l.guaranteed))
+	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes (its Config.Need), %d are guaranteed", g.Need, l.guaranteed))
 }
 
 // keepsLastEnvelope reports whether the peer's last envelope is reserved for patient sends.

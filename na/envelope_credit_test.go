@@ -202,7 +202,7 @@ func TestNeedAndWant(t *testing.T) {
 	for _, c := range []struct {
 		offers, need uint32
 		want         string
-	}{{2, 0, "the peer guarantees 2 envelopes, want at least 3"}, {3, 9, "the peer needs 9 envelopes, only 8 are guaranteed"}} {
+	}{{2, 0, "the peer guarantees 2 envelopes, want at least 3"}, {3, 9, "the peer needs 9 envelopes (its Config.Need), 8 are guaranteed"}} {
 		s := newScript(t, Config{Envelopes: 8, Need: 3})
 		r := s.send("x")
 		l := s.dialed[0]
@@ -231,7 +231,7 @@ func TestNeedWhileDialing(t *testing.T) {
 	s.e.Lock()
 	_, err := s.e.admitHello(scriptCarrier{s}, "conn", &g, true)
 	s.e.Unlock()
-	require.ErrorContains(t, err, "the peer needs 9 envelopes, only 8 are guaranteed")
+	require.ErrorContains(t, err, "the peer needs 9 envelopes (its Config.Need), 8 are guaranteed")
 	require.Empty(t, s.cuts[l])
 	g.Need = 0
 	s.drain(l)

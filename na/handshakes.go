@@ -5,7 +5,7 @@ package na
 // logger.
 func (c *Context) handshakeFailed(peer, why string) {
 	if skipped, ok := c.handshakeLog.Allow(c.Now()); ok {
-		c.class.cfg.logger().Warn("na: a TLS handshake of a peer that connected has failed", "peer", peer, "reason", why, "more", skipped)
+		c.class.cfg.logger().Warn("na: TLS handshake of an incoming connection failed", "peer", peer, "reason", why, "more", skipped)
 	}
 	c.handshakes.Add(1) // after the log line, so that every failure counted has been logged
 }

@@ -120,7 +120,7 @@ func (c *Context) NewStep(step Step) *Op {
 // InitStep is like Init but takes a Step.
 func (op *Op) InitStep(c *Context, step Step, data any) {
 	if op.Busy() {
-		panic("na: Init of an operation that is under way")
+		panic("na: Init of an operation in progress")
 	}
 	op.nctx, op.step, op.data = c, step, data
 	op.task.Init(endOp, op)

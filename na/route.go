@@ -22,7 +22,7 @@ func (e *endpoint) routeOf(c carrier.Carrier) *route {
 			return &e.routes[i]
 		}
 	}
-	panic(fmt.Sprintf("na: a peer is admitted by %T, which is no carrier of the context", c))
+	panic(fmt.Sprintf("na: peer admitted by %T, which is not a carrier of the context", c))
 }
 
 // markPending adds l to the sessions whose frames the next Unlock sends.

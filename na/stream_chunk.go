@@ -50,7 +50,7 @@ func newChunk(base, n int) *chunk {
 		c.base, c.refs = base, 1
 		return c
 	}
-	panic("na: a chunk beyond bulkChunk")
+	panic("na: chunk larger than bulkChunk")
 }
 
 // shelveChunk is like newChunk, but the buffer is in q.shelf, where the peer can read it. It

@@ -194,7 +194,7 @@ func (m *method) checkAgreement(r hg.Request) error {
 	}
 	if !slices.Equal(theirs, m.streams) {
 		return hg.Errorf(na.ErrProtocol,
-			"method %s is defined as %s by the caller, and as %s here", m.name,
+			"method %s is defined as %s by the caller, and as %s by the server", m.name,
 			kindOf(theirs), kindOf(m.streams))
 	}
 	return nil
@@ -265,7 +265,7 @@ func (m *method) checkTickets(meta hg.Metadata, lent []lentField) error {
 		}
 		has = "has " + strings.Join(fields, ", ")
 	}
-	return hg.Errorf(hg.ErrBadInput, "the input of %s lacks the caller's field %q: here it %s",
+	return hg.Errorf(hg.ErrBadInput, "the input of %s lacks the caller's field %q: at the server it %s",
 		m.name, names[n], has)
 }
 

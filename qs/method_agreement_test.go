@@ -217,10 +217,10 @@ func TestDisagreements(t *testing.T) {
 
 		// Sources.
 		{"a Source", method(keySource{"k", lent()}, text, nil), method(keySource{}, text, nil), sawText{`k, "lent"`}, "", true},
-		{"a Source more at the client, which lends", method(keySource{"k", lent()}, text, nil), method(nothing, text, nil), nil, `lacks the caller's field "Body": here it has no Source`, false},
+		{"a Source more at the client, which lends", method(keySource{"k", lent()}, text, nil), method(nothing, text, nil), nil, `lacks the caller's field "Body": at the server it has no Source`, false},
 		{"a Source more at the client, which is zero", method(keySource{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
 		{"a Source more at the server", method(keyOnly{"k"}, text, nil), method(keySource{}, text, nil), sawText{`k, ""`}, "", true},
-		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lacks the caller's field "Data": here it has Body`, false},
+		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lacks the caller's field "Data": at the server it has Body`, false},
 		{"a Sink for a Source", method(keySwap{"k", qs.Buffer(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*the field is a Sink at the caller and a Source here`, false},
 		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*the field is a Source at the caller and a Sink here`, false},
 		{"a Source for bytes", method(keySource{"k", lent()}, text, nil), method(struct {
@@ -231,17 +231,17 @@ func TestDisagreements(t *testing.T) {
 
 		// Sinks.
 		{"a Sink", method(keySink{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), sawText{"k"}, "", true},
-		{"a Sink more at the client, which lends", method(keySink{"k", qs.Buffer(room)}, text, nil), method(nothing, text, nil), nil, `lacks the caller's field "To": here it has no Source`, false},
+		{"a Sink more at the client, which lends", method(keySink{"k", qs.Buffer(room)}, text, nil), method(nothing, text, nil), nil, `lacks the caller's field "To": at the server it has no Source`, false},
 		{"a Sink more at the client, which is zero", method(keySink{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
 		{"a Sink more at the server, not used", method(keyOnly{"do not write"}, text, nil), method(keySink{}, text, nil), sawText{"do not write"}, "", true},
 		{"a Sink more at the server, used", method(keyOnly{"k"}, text, nil), method(keySink{}, text, nil), nil, `the caller provided no Buffer`, true},
-		{"a Sink with another name", method(keyInto{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lacks the caller's field "Into": here it has To`, false},
+		{"a Sink with another name", method(keyInto{"k", qs.Buffer(room)}, text, nil), method(keySink{}, text, nil), nil, `lacks the caller's field "Into": at the server it has To`, false},
 		{"Sinks in another order", method(twoSinks{sa, sb}, text, nil), method(sinksTwo{}, text, nil), sawText{"two"}, "", true},
 		{"one of two Sinks", method(twoSinks{B: qs.Buffer(room)}, text, nil), method(sinksTwo{}, text, nil), nil, "the caller provided no Buffer", true},
 
 		// Kinds.
-		{"a stream, of a method", method(keyOnly{"k"}, text, nil), stream(nothing, text, nil), nil, `as a method \(Define\) by the caller, and as a stream \(DefineStream\) here`, false},
-		{"a method, of a stream", stream(keyOnly{"k"}, text, nil), method(nothing, text, nil), nil, `as a stream \(DefineStream\) by the caller, and as a method \(Define\) here`, false},
+		{"a stream, of a method", method(keyOnly{"k"}, text, nil), stream(nothing, text, nil), nil, `as a method \(Define\) by the caller, and as a stream \(DefineStream\) by the server`, false},
+		{"a method, of a stream", stream(keyOnly{"k"}, text, nil), method(nothing, text, nil), nil, `as a stream \(DefineStream\) by the caller, and as a method \(Define\) by the server`, false},
 		{"raw ones", stream([]byte("0123456789abcdefghi"), raw, codec.Raw), method([]byte{}, raw, codec.Raw), nil, `as a stream \(DefineStream\)`, false},
 		{"raw ones, back", method([]byte("0123456789abcdefghi"), raw, codec.Raw), stream([]byte{}, raw, codec.Raw), nil, `as a method \(Define\)`, false},
 		{"a one-way method, called", method(keyOnly{"k"}, text, nil), oneWay(nothing), nil, "is one-way at one side only", false},

@@ -82,7 +82,7 @@ func (c *clientShares) limitHandler(h hg.Handler) hg.Handler {
 		}
 		if err := c.takeShare(r, name, limit); err != nil {
 			if skipped, ok := c.logLimiter.Allow(c.n.now()); ok {
-				c.n.logger().Warn("a request was refused by the limits of its client", "rpc", r.Name(),
+				c.n.logger().Warn("request refused by Config.ClientLimits", "rpc", r.Name(),
 					"caller", name, "peer", r.Peer().Label(),
 					"reason", err.Error(), "more", skipped)
 			}

@@ -52,7 +52,7 @@ func (o outcome) check(t *testing.T, field string, err error, begun *atomic.Bool
 			require.ErrorIs(t, err, hg.ErrBadInput)
 		}
 	case isOtherKind:
-		require.Regexp(t, `(is defined as an? \w+ \(\w+\) by the caller, and as an? \w+ \(\w+\) here)|(is one-way at one side only)|encoded with codec \w+, decoded with \w+`, err.Error())
+		require.Regexp(t, `(is defined as an? \w+ \(\w+\) by the caller, and as an? \w+ \(\w+\) by the server)|(is one-way at one side only)|encoded with codec \w+, decoded with \w+`, err.Error())
 	case isUnserved:
 		require.ErrorIs(t, err, ErrNoMethod)
 		require.Contains(t, err.Error(), "evolve/")

@@ -175,7 +175,7 @@ func TestResultCannotBeSent(t *testing.T) {
 				require.ErrorIs(t, err, hg.ErrRemote)
 				remote, _ := hg.RemoteOf(err)
 				require.Equal(t, hg.ErrOverflow, remote.Code)
-				require.ErrorContains(t, err, "Config.MaxOutput is 10000")
+				require.ErrorContains(t, err, "Config.MaxOutput of 10000")
 				require.Equal(t, qs.Ran, qs.FateOf(err))
 				continue
 			}

@@ -385,7 +385,7 @@ func TestDuplexMisuse(t *testing.T) {
 	_, to := pair(t, qs.Config{}, serveTalk)
 	_, err := qs.DefineUpload[string, []byte, int]("test/talk").Call(testContext(t), to, "").CloseAndReceive()
 	require.ErrorIs(t, err, hg.ErrRemote)
-	require.ErrorContains(t, err, "as an upload (DefineUpload) by the caller, and as a duplex (DefineDuplex) here")
+	require.ErrorContains(t, err, "as an upload (DefineUpload) by the caller, and as a duplex (DefineDuplex) by the server")
 	require.Equal(t, qs.NotRun, qs.FateOf(err))
 	for text, define := range map[string]func(){
 		"Inline":          func() { qs.DefineDuplex[int, int, int]("test/bad", qs.Inline()) },
