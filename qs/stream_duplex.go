@@ -371,7 +371,8 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 // Send sends an item to the handler. It blocks while the handler's flow-control window is full or
 // the handler has not begun. It returns io.EOF if the call has completed; Receive then returns the
 // reason. If ctx is done, it returns the cause of ctx. After CloseSend or Close, or if the local
-// node is closed, the error matches ErrClosed.
+// node is closed, the error matches ErrClosed. If the item is too large or cannot be encoded, Send
+// returns an error and the call continues without it; use Close if the handler needs all items.
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseSend closes the caller's direction of the call. The handler receives io.EOF after the last
@@ -467,7 +468,7 @@ func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadC
 }
 
 // Send sends an item to the handler, as DuplexCall.Send does. If it returns io.EOF, CloseAndReceive
-// returns the reason.
+// returns the reason. After an error that concerns only the item, CloseAndReceive may succeed.
 func (c *UploadCall[Up, Out]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseAndReceive signals the end of the items, waits for the output, and returns it. Errors are
