@@ -1,6 +1,7 @@
 package hg
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/fsmcheck"
@@ -154,7 +155,7 @@ func (k *call) nextTag() error {
 		k.slot, k.gen = c.takeSlot()
 	}
 	if k.slot > maxSlot {
-		return na.WithText(ErrAgain, "too many handles")
+		return na.WithText(ErrAgain, fmt.Sprintf("too many handles, limit %d for a context", maxSlot))
 	}
 	k.gen++
 	return nil
