@@ -75,7 +75,7 @@ func (a *app) newCp() *cobra.Command {
 // wantCopy returns an error unless args consists of a SOURCE and a DESTINATION.
 func wantCopy(c *cobra.Command, args []string) error {
 	if len(args) > 2 {
-		return usageError{fmt.Sprintf("%d arguments, and one SOURCE at a time is copied: run qs cp for each, or copy the directory that has them", len(args))}
+		return usageError{fmt.Sprintf("%d arguments, want one SOURCE and one DESTINATION: run qs cp for each file, or copy the directory that contains them", len(args))}
 	}
 	return wantArgs(2, 2)(c, args)
 }
@@ -100,7 +100,7 @@ func (a *app) copy(n *network, opts files.Options, source, destination string) e
 	}
 	switch {
 	case from.addr != "" && to.addr != "":
-		return usageError{"both are on programs; copy to this machine first"}
+		return usageError{"SOURCE and DESTINATION are both remote; copy to this machine first"}
 	case from.addr == "" && to.addr == "":
 		return usageError{newTwoPathsError(source, destination)}
 	}

@@ -77,7 +77,7 @@ func (a *app) newGer() *cobra.Command {
 // computeGer computes and prints the memory required for the guarantee g.
 func (a *app) computeGer(g *guaranteeReport, p *envelopePlan) error {
 	if p.groups < 0 || p.tags < 1 || p.groups > 1<<24 || p.tags > 1<<24 {
-		return usageError{fmt.Sprintf("--groups %d and --tags %d must be positive, and not absurd", p.groups, p.tags)}
+		return usageError{fmt.Sprintf("--groups %d and --tags %d: want at most %d, and at least 1 tag", p.groups, p.tags, 1<<24)}
 	}
 	if p.groups != 0 {
 		g.Envelopes = p.groups * p.tags
@@ -92,11 +92,11 @@ func (a *app) computeGer(g *guaranteeReport, p *envelopePlan) error {
 		g.Envelopes = 1
 	}
 	if g.Peers < 1 || g.Envelopes < 1 || g.Processes < 1 || g.Eager < 1 || g.Peers > 1<<24 || g.Envelopes > 1<<24 || g.Eager > 1<<24 || g.Processes > 1<<16 {
-		return usageError{fmt.Sprintf("--peers %d, --ger %d (or --groups times --tags), --eager %d and --processes %d must be positive, and not absurd",
-			g.Peers, g.Envelopes, g.Eager, g.Processes)}
+		return usageError{fmt.Sprintf("--peers %d, --ger %d (or --groups times --tags), --eager %d: want 1 to %d each; --processes %d: want 1 to %d",
+			g.Peers, g.Envelopes, g.Eager, 1<<24, g.Processes, 1<<16)}
 	}
 	if all := float64(g.Peers) * float64(g.Envelopes) * float64(g.Eager+na.EnvelopeOverhead) * float64(g.Processes); all > 1<<62 {
-		return usageError{fmt.Sprintf("all that is %.2g bytes, which is absurd", all)}
+		return usageError{fmt.Sprintf("the guarantee needs %.2g bytes in all, more than 2^62: reduce --peers, --ger, --eager or --processes", all)}
 	}
 	g.compute()
 	return a.printResult(g, g.print)

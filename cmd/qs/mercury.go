@@ -69,10 +69,10 @@ func (a *app) newMercury() *cobra.Command {
 // run runs the subcommand that the second argument names. The first argument is the address of a C Mercury program.
 func (q *mercuryCommand) run(args []string) error {
 	if q.provider < -1 || q.provider > 65535 {
-		return usageError{"--provider is not 0 to 65535"}
+		return usageError{fmt.Sprintf("--provider is %d, want 0 to 65535, or -1 for none", q.provider)}
 	}
 	if q.addr = args[0]; !strings.Contains(q.addr, "://") {
-		return usageError{fmt.Sprintf("%q is no address of C Mercury: write ofi+tcp://IP:PORT", q.addr)}
+		return usageError{fmt.Sprintf("%q is not an address of C Mercury, want ofi+tcp://IP:PORT", q.addr)}
 	}
 	ctx, end := q.app.untilSignal()
 	defer end()
@@ -83,7 +83,7 @@ func (q *mercuryCommand) run(args []string) error {
 	case verb == "gateway" && (q.service == "") == (len(rest) == 0):
 		return q.runGateway(ctx, rest)
 	case verb == "gateway":
-		return usageError{"--service and names of its methods belong together"}
+		return usageError{"gateway needs both --service and the names of its methods, or neither"}
 	}
 	n, err := mercury.Open("ofi+tcp://127.0.0.1:0", mercury.Config{Timeout: q.timeout})
 	if err != nil {
@@ -101,7 +101,7 @@ func (q *mercuryCommand) run(args []string) error {
 			})
 		} else if errors.Is(err, mercury.ErrNoMethod) {
 			return q.app.printResult(mercuryPing{Address: q.addr}, func(out io.Writer) {
-				fmt.Fprintf(out, "%s is there, and is no performance server\n", q.addr)
+				fmt.Fprintf(out, "%s is running, but is not a performance server\n", q.addr)
 			})
 		}
 	case (verb == "rate" || verb == "read" || verb == "write") && len(rest) == 0:
@@ -276,7 +276,7 @@ func (q *mercuryCommand) runCall(ctx context.Context, n *mercury.Node, args []st
 			return usageError{err.Error()}
 		}
 	} else if in.NumField() > 0 {
-		return usageError{"--in says that there are arguments: give them as a JSON array"}
+		return usageError{"--in needs an input: write the arguments as a JSON array"}
 	}
 	var front []byte
 	skip := 0

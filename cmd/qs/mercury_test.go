@@ -104,7 +104,7 @@ func TestMercuryGateway(t *testing.T) {
 	require.Equal(t, "[\"hello, Ada\"]\n", call(0, "-via", at[1], c.Addr(), "call", "greet", `["Ada"]`).out.String())
 	require.Equal(t, "[\"hello, Ada\"]\n", call(0, at[0], "call", "welcome", `["Ada"]`).out.String())
 	require.Contains(t, call(exitUsage, "-via", at[1], "ofi+tcp://127.0.0.1:9", "call", "greet", `["Ada"]`).errors.String(), "not a target")
-	require.Contains(t, run(t, 2, "mercury", "ofi+tcp://127.0.0.1:0", "gateway", "x").errors.String(), "belong together")
+	require.Contains(t, run(t, 2, "mercury", "ofi+tcp://127.0.0.1:0", "gateway", "x").errors.String(), "or neither")
 	require.NoError(t, gw.cmd.Process.Kill())
 	_ = gw.cmd.Wait()
 }

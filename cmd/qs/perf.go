@@ -86,26 +86,34 @@ func (m *measurement) run() error {
 		return usageError{fmt.Sprintf("--api is %q, want callback, sync or typed", p.API)}
 	case m.op != "" && m.op != "mixed" && m.op != "idle" && m.op != "cores" && !bench.IsLadder(m.op):
 		return usageError{fmt.Sprintf("--op is %q, want rate, lat, read, write, mixed, idle or cores", m.op)}
-	case p.Size < 0 || p.Bulk < 0 || p.Time <= 0 || p.Pause < 0 || p.Bulk > bench.MaxMove:
-		return usageError{"a size or time is negative, or --bulk larger than 1 GiB"}
+	case p.Size < 0:
+		return usageError{fmt.Sprintf("--size is %d, want 0 or more", p.Size)}
+	case p.Bulk < 0 || p.Bulk > bench.MaxMove:
+		return usageError{fmt.Sprintf("--bulk is %d, want 0 to %d", p.Bulk, bench.MaxMove)}
+	case p.Time <= 0:
+		return usageError{fmt.Sprintf("--time is %v, want more than 0s", p.Time)}
+	case p.Pause < 0:
+		return usageError{fmt.Sprintf("--pause is %v, want 0s or more", p.Pause)}
 	case bench.IsLadder(m.op) && int64(p.Size) > p.Bulk:
 		return usageError{fmt.Sprintf("--size %d is more than --bulk %d: the table over sizes would be empty", p.Size, p.Bulk)}
 	case p.Alloc && (p.API == "typed" || m.op != "" && m.op != "write"):
-		return usageError{"--alloc is for --op write, or no --op, and not for --api typed"}
+		return usageError{"--alloc is for --op write or no --op, and cannot be combined with --api typed"}
 	case m.bothWays && !bench.OfCalls(m.op):
 		return usageError{"--both is for --op rate and lat"}
 	case m.isOutput && (!bench.OfCalls(m.op) || m.bothWays || p.API == "typed"):
-		return usageError{"--output-only is for --op rate and lat, and not for --both and --api typed"}
+		return usageError{"--output-only is for --op rate and lat, and cannot be combined with --both or --api typed"}
 	case m.isFloor && m.op != "":
 		return usageError{"--floor is measured without --op"}
 	case m.isFloor && p.Size < 1:
 		return usageError{"--floor needs a --size of at least 1"}
 	case m.op == "idle" && (n.busy != 0 || n.profile != "" || m.target != ""):
-		return usageError{"--op idle has no --busy, --cpuprofile and --target"}
+		return usageError{"--op idle cannot be combined with --busy, --cpuprofile or --target"}
 	case m.op == "cores" && (n.profile != "" || m.target != ""):
-		return usageError{"--op cores has no --cpuprofile and --target"}
-	case m.callers < 0 || m.callers > 0 && m.op != "idle":
-		return usageError{"--callers is for --op idle, and not negative"}
+		return usageError{"--op cores cannot be combined with --cpuprofile or --target"}
+	case m.callers < 0:
+		return usageError{fmt.Sprintf("--callers is %d, want 0 or more", m.callers)}
+	case m.callers > 0 && m.op != "idle":
+		return usageError{"--callers is for --op idle"}
 	case m.op == "idle" && (m.peers < 0 || m.peers+m.callers < 1):
 		return usageError{fmt.Sprintf("--peers is %d, want at least 1, or 0 with --callers", m.peers)}
 	case m.op == "idle" && m.processes < 1:

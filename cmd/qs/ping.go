@@ -75,8 +75,15 @@ The exit code is 0 if there was an answer, and not 0 if there was none, or the p
 
 // ping calls the program at addr until the run is complete, and prints the statistics.
 func (p *pinger) ping(addr string) error {
-	if p.interval < 0 || p.timeout <= 0 || p.count < 0 || p.size < 0 || p.size > 64<<20 {
-		return usageError{"--interval, --count or --size is negative, --timeout not positive, or --size more than 64 MiB"}
+	switch {
+	case p.interval < 0:
+		return usageError{fmt.Sprintf("--interval is %v, want 0s or more", p.interval)}
+	case p.timeout <= 0:
+		return usageError{fmt.Sprintf("--timeout is %v, want more than 0s", p.timeout)}
+	case p.count < 0:
+		return usageError{fmt.Sprintf("--count is %d, want 0 or more", p.count)}
+	case p.size < 0 || p.size > 64<<20:
+		return usageError{fmt.Sprintf("--size is %d, want 0 to %d", p.size, 64<<20)}
 	}
 	p.silenceShownAt = p.app.newStatus()
 	if p.app.isJSON {

@@ -61,7 +61,7 @@ func (a *app) serveRendezvous(s *rendezvousServer) error {
 	if s.strict {
 		cfg.Form = protocol.Strict
 		if cfg.Auth, err = impi.AuthFromEnv(os.LookupEnv); err == nil && !cfg.Auth.None && cfg.Auth.Key == nil {
-			err = usageError{"--impi: set IMPI_AUTH_NONE, so that everybody may join, or IMPI_AUTH_KEY to a number that clients must know"}
+			err = usageError{"--impi: set IMPI_AUTH_NONE, so that any process may join, or IMPI_AUTH_KEY to a number that clients must present"}
 		}
 	} else {
 		cfg.Auth.Secret, err = secretFromEnv()

@@ -151,7 +151,7 @@ func (p *Perf) OfGive() (err error) {
 	}
 	out, err := c.h.OutputRaw()
 	if err == nil && (len(out) != p.Size || !isPattern(out)) {
-		err = fmt.Errorf("the target gave %d bytes that are not the %d that it was asked for", len(out), p.Size)
+		err = fmt.Errorf("the target returned %d bytes that differ from the %d requested", len(out), p.Size)
 	}
 	return err
 }

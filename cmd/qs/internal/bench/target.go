@@ -130,7 +130,7 @@ func (g *giveServer) handleGive(h hg.Request) error {
 	}
 	n := binary.LittleEndian.Uint64(in)
 	if n > MaxMove {
-		return fmt.Errorf("%s: %d bytes are asked for, at most %d are given: %w", rpcGive, n, MaxMove, hg.ErrInvalid)
+		return fmt.Errorf("%s: output of %d bytes requested, limit %d: %w", rpcGive, n, MaxMove, hg.ErrInvalid)
 	}
 	return h.RespondRaw(g.pattern(int(n)), nil)
 }
