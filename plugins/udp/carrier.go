@@ -38,8 +38,11 @@ type contextCarrier struct {
 	m           *arq.Machine
 	shared      *sharedSocket
 	sock        socket       // socket that shared had when the context was opened
+	leaving     bool         // whether the context no longer watches sock; guarded by shared.mu
 	due         atomic.Int64 // time of the machine's next deadline; 0 if it has none
 	sendPending atomic.Bool  // whether the next Poll must send packets that were not produced by Flush
+	// afterCallbacks is whether the next Poll must return at once, because callbacks may be ready.
+	afterCallbacks atomic.Bool
 
 	shut bool
 	// peers whose associations ended with unconfirmed messages since Shut, and the number of
@@ -50,6 +53,7 @@ type contextCarrier struct {
 	pathFrames    []pathFrame              // path frames to be sent
 	orphanCheckAt time.Duration            // time of the next call to removeOrphansLocked
 
+	turn    bulkTurn
 	sending bool // whether a goroutine is in flush; that goroutine also sends packets added in the meantime
 	out     outbox
 	failed  []failedDial  // dials that have failed since the last Poll
@@ -239,14 +243,19 @@ func (c *contextCarrier) pollSoon() {
 	c.e.FlushSoon()
 }
 
-// Flush implements carrier.Carrier.
+// Flush implements carrier.Carrier. If a Poll is due that sends what an earlier flush has left, and
+// there are no frames to send before that, Flush leaves everything to that Poll.
 func (c *contextCarrier) Flush(ls []carrier.Session) {
+	now := !c.sendPending.Load()
 	for _, l := range ls {
 		if p, _ := l.Conn().(*peer); p != nil {
 			p.pull()
+			now = now || p.a != nil && p.a.HasFrames()
 		}
 	}
-	c.flush()
+	if now {
+		c.flush(false)
+	}
 }
 
 // pull pulls messages and then bulk data from the session until the window is full.
@@ -319,9 +328,15 @@ func (c *contextCarrier) Cut(l carrier.Session, bye frame.Bye) {
 // Poll implements carrier.Carrier.
 func (c *contextCarrier) Poll(now time.Duration) time.Duration {
 	due := time.Duration(c.due.Load())
+	if c.afterCallbacks.Load() && c.afterCallbacks.Swap(false) {
+		return now // if there are no callbacks, the leader calls Poll again
+	}
 	if c.sendPending.Swap(false) || due != 0 && now >= due {
 		c.runDue(now)
 		due = time.Duration(c.due.Load())
+		if c.sendPending.Load() {
+			return now // the leader reads what has arrived before it calls Poll again
+		}
 	}
 	return due
 }
@@ -340,7 +355,7 @@ func (c *contextCarrier) runDue(now time.Duration) {
 	}
 	c.m.Poll(now)
 	c.removeOrphansLocked(now)
-	c.flush()
+	c.flush(false)
 }
 
 // Finish implements carrier.Finisher.

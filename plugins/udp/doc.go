@@ -17,7 +17,10 @@
 //
 // A class that listens has one port and one socket for all its contexts, and the poller of any
 // context reads the socket for all of them (sharedsocket.go). If the class does not listen, each
-// context has its own socket. Datagrams are received and sent in batches. Bulk data is copied, and
+// context has its own socket. On Linux, bulk data without TLS arrives at a second socket with the
+// same address (bulksocket_linux.go), and is sent and received in turns that are short while
+// messages arrive (turn.go), so that messages do not wait behind it. Datagrams are received and sent
+// in batches. Bulk data is copied, and
 // datagrams are sent, without holding the endpoint's lock (send.go). Datagrams of the same size to
 // the same peer are passed to the system as a single message (trains_linux.go).
 package udp

@@ -101,6 +101,9 @@ func (s *goroutineSocket) send(o *outbox) {
 // retriesRefused implements socket. With four retries, an unanswered dial fails within 1.6 s.
 func (s *goroutineSocket) retriesRefused() int { return 4 }
 
+// hasInput implements socket. The goroutine of the socket reads what arrives.
+func (s *goroutineSocket) hasInput() bool { return false }
+
 func (s *goroutineSocket) close() {
 	_ = s.conn.Close()
 	if s.done != nil {

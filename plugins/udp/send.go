@@ -16,10 +16,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/plugins/udp/internal/protect"
 )
 
-const (
-	turnBytes   = 256 << 10 // maximum number of bytes sent in one turn of flush; the last datagram may exceed it
-	turnPackets = 64        // maximum number of datagrams sent in one turn of flush
-)
+const turnPackets = 64 // maximum number of datagrams sent in one turn of flush
 
 // An outbox holds the datagrams that one turn of flush sends.
 type outbox struct {
@@ -92,7 +89,12 @@ type bulkLoan struct {
 // flush sends the machine's packets in turns of limited size. The caller must hold the endpoint's
 // lock. flush releases the lock while it copies and sends, and reacquires it before returning.
 // Packets that other goroutines add in the meantime are sent in the next turn.
-func (c *contextCarrier) flush() {
+//
+// If datagrams are waiting to be read after a turn, flush leaves the rest to the next Poll, so that
+// the leader reads them while there is bulk data to send. The same is true if once is set, which
+// means that a message has arrived. The leader then runs its callback, which may send an answer,
+// before the rest of the bulk data is sent.
+func (c *contextCarrier) flush(once bool) {
 	if c.sending {
 		return
 	}
@@ -100,9 +102,19 @@ func (c *contextCarrier) flush() {
 	c.out.takeMemory()
 	// One goroutine sends for all peers of the context, so that one system call sends datagrams to
 	// several peers, in the order in which the machine produced them.
-	for c.collectPacketsLocked() {
+	if once {
+		c.turn.reset()
+	}
+	for c.collectPacketsLocked(c.turn.bytes()) {
+		c.turn.grow()
 		c.sendUnlocked()
 		c.endLoansLocked()
+		if c.m.Pending() && (once || c.sock.hasInput()) {
+			c.afterCallbacks.Store(once)
+			c.sendPending.Store(true)
+			c.e.PollSoon()
+			break
+		}
 	}
 	c.out.releaseMemory()
 	c.sending = false
@@ -131,11 +143,11 @@ func (c *contextCarrier) sendUnlocked() {
 	c.sock.send(&c.out)
 }
 
-// collectPacketsLocked fills the outbox with packets from the machine, and reports whether there
-// are any. It copies messages immediately, but only borrows the memory of bulk data, which
+// collectPacketsLocked fills the outbox with packets from the machine, until they have at least most
+// bytes, and reports whether there are any. It copies messages immediately, but only borrows the memory of bulk data, which
 // sealPackets copies. With TLS it leaves space before each packet for the header and after it for
 // the tag. The endpoint's lock must be held.
-func (c *contextCarrier) collectPacketsLocked() bool {
+func (c *contextCarrier) collectPacketsLocked(most int) bool {
 	o := &c.out
 	o.list, o.bulk = o.list[:0], o.bulk[:0]
 	// The datagrams are contiguous, so that consecutive datagrams of the same size to the same peer
@@ -144,7 +156,7 @@ func (c *contextCarrier) collectPacketsLocked() bool {
 	if c.conns != nil {
 		front, back, at = protectHead, protect.TagSize, c.collectPathFramesLocked()
 	}
-	for at < turnBytes && len(o.list) < turnPackets {
+	for at < most && len(o.list) < turnPackets {
 		from := at + front
 		p, ok := c.m.Next(now, o.slab[from:from+arq.HeadSize:from+arq.HeadSize])
 		if !ok {
@@ -282,7 +294,7 @@ type bulkPlacing struct {
 func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
-	now := c.d.now()
+	now, before := c.d.now(), c.e.Messages()
 	for i := range in {
 		a := &in[i]
 		if a.conn == nil {
@@ -291,6 +303,7 @@ func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 			c.m.Receive(now, a.conn.name, &a.p)
 		}
 	}
+	once := c.e.Messages() != before
 	if len(c.in) > 0 {
 		c.copyIn()
 		for i := range c.in {
@@ -299,7 +312,10 @@ func (c *contextCarrier) handleDatagrams(in []inboundDatagram) {
 		clear(c.in)
 		c.in = c.in[:0]
 	}
-	c.flush()
+	if once {
+		c.shared.hadMessage = true
+	}
+	c.flush(once)
 }
 
 // copyIn copies the received bulk data in c.in to user memory. The caller must hold the endpoint's

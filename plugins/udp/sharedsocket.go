@@ -39,6 +39,11 @@ type sharedSocket struct {
 	// hints holds the notices in the current batch saying that a peer does not know a connection.
 	hints     []inboundDatagram
 	fragments assembler
+	// hasBulk is whether bulk data has arrived since the socket was opened. Packets of a class with
+	// TLS do not set it, because the system cannot tell which of them carry bulk data.
+	hasBulk bool
+	// hadMessage is whether a message has arrived since the last read of bulk data.
+	hadMessage bool
 
 	// table guards byID and byPeer, which hold the connections with TLS by this side's and by the
 	// peer's connection ID. No lock is acquired while table is held.
@@ -87,6 +92,9 @@ func (d *sharedSocket) addContext(c *contextCarrier) error {
 // removeContext stops delivery of datagrams to c. No datagrams are passed to c after removeContext
 // has returned.
 func (d *sharedSocket) removeContext(c *contextCarrier) {
+	d.mu.Lock()
+	c.leaving = true
+	d.mu.Unlock()
 	c.sock.unwatch(c)
 	d.mu.Lock()
 	d.contexts[c.id] = nil
@@ -134,6 +142,7 @@ func (d *sharedSocket) routeDatagrams(in []inboundDatagram) {
 				d.replyNoTLS(a)
 				continue
 			}
+			d.hasBulk = d.hasBulk || a.p.Bulk()
 		case !d.filterDatagram(a):
 			continue
 		case !isPathFrame(a.b):

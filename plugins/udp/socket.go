@@ -28,6 +28,9 @@ type socket interface {
 	// repeat it until the dial times out. The result is nonzero if the socket cannot detect that no
 	// socket is bound to the peer's port.
 	retriesRefused() int
+	// hasInput reports whether datagrams other than bulk data are waiting for a poller to read them.
+	// It is safe for concurrent use.
+	hasInput() bool
 	// close closes the socket. The caller must not hold any lock. After close has returned, no more
 	// datagrams are passed to the shared socket.
 	close()

@@ -24,6 +24,7 @@ type pollSocket struct {
 	ids    [256]carrier.PollID // indexed by context number
 
 	trains offload
+	bulk   bulkSocket
 }
 
 var (
@@ -103,6 +104,7 @@ const mode = unix.SOCK_DGRAM | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
 // bound to all of the machine's addresses.
 func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	s := &pollSocket{shared: d, six: !where.Addr().Is4()}
+	s.bulk = bulkSocket{s: s, fd: -1, size: localSize}
 	var err error
 	if s.six {
 		s.fd, err = unix.Socket(unix.AF_INET6, mode, 0)
@@ -114,37 +116,16 @@ func openPolled(where netip.AddrPort, d *sharedSocket) (socket, error) {
 	if err != nil {
 		return nil, bindError(where, err)
 	}
-	if err := s.prepare(where); err != nil {
+	if err := s.bind(where); err != nil {
 		_ = unix.Close(s.fd)
 		return nil, bindError(where, err)
 	}
 	return s, nil
 }
 
-func (s *pollSocket) prepare(where netip.AddrPort) error {
-	for _, size := range [...]int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, size, bufferSize)
-	}
-	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
-	if s.six {
-		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
-		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
-	}
-	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
-	// A socket bound to every address requests the destination address of each datagram, so that
-	// replies can be sent from that address.
-	switch all := !where.Addr().IsValid() || where.Addr().IsUnspecified(); {
-	case all && s.six: // also reports the destination of IPv4 datagrams
-		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
-	case all:
-		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
-	}
-	// Set the DF bit and ignore the system's path MTU. The arq machine probes for the packet size
-	// itself, and treats the loss of a probe as a sign that the probe was too large.
-	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
-	if s.six {
-		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
-	}
+// bind sets the options of the socket and binds it to where.
+func (s *pollSocket) bind(where netip.AddrPort) error {
+	s.setOptions(s.fd, where)
 	if err := unix.Bind(s.fd, s.sockaddr(where)); err != nil {
 		return err
 	}
@@ -156,6 +137,33 @@ func (s *pollSocket) prepare(where netip.AddrPort) error {
 		s.bound = addrPort6(sa)
 	}
 	return err
+}
+
+// setOptions sets the options of a socket that is about to be bound to where.
+func (s *pollSocket) setOptions(fd int, where netip.AddrPort) {
+	for _, size := range [...]int{unix.SO_RCVBUF, unix.SO_SNDBUF} {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, size, bufferSize)
+	}
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1)
+	if s.six {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
+	}
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1)
+	// A socket bound to every address requests the destination address of each datagram, so that
+	// replies can be sent from that address.
+	switch all := !where.Addr().IsValid() || where.Addr().IsUnspecified(); {
+	case all && s.six: // also reports the destination of IPv4 datagrams
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	case all:
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	}
+	// Set the DF bit and ignore the system's path MTU. The arq machine probes for the packet size
+	// itself, and treats the loss of a probe as a sign that the probe was too large.
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
+	if s.six {
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
+	}
 }
 
 func (s *pollSocket) localAddr() netip.AddrPort { return s.bound }
@@ -170,60 +178,116 @@ func (s *pollSocket) bufferSize() int {
 }
 
 func (s *pollSocket) watch(c *contextCarrier) (err error) {
-	s.ids[c.id], err = c.e.Poller().AddShared(s.fd, s)
+	if s.ids[c.id], err = c.e.Poller().AddShared(s.fd, s); err == nil && s.bulk.fd >= 0 {
+		err = s.bulk.watch(c)
+	}
 	return err
 }
 
-func (s *pollSocket) unwatch(c *contextCarrier) { c.e.Poller().Remove(s.fd, s.ids[c.id]) }
+func (s *pollSocket) unwatch(c *contextCarrier) {
+	c.e.Poller().Remove(s.fd, s.ids[c.id])
+	s.bulk.unwatch(c)
+}
 
 // Ready implements carrier.Pollable.
 func (s *pollSocket) Ready(_, failed bool) {
 	if failed {
-		s.takeErrors()
+		s.takeErrors(s.fd)
 	}
 	s.Peek()
 }
 
-func (s *pollSocket) takeErrors() {
+// takeErrors handles the errors that fd, which is the socket or the bulk socket, reports.
+func (s *pollSocket) takeErrors(fd int) {
 	s.shared.mu.Lock()
 	defer s.shared.mu.Unlock()
-	s.readErrors()
+	s.readErrors(fd)
 }
 
-// Peek implements carrier.Peeker.
+// Peek implements carrier.Peeker. It handles at most two batches. It returns after the first that
+// contains anything but bulk data, and reads bulk data only once if a message has arrived before,
+// because the leader may be about to run a callback.
 func (s *pollSocket) Peek() (came bool) {
 	r := getReader()
 	defer r.put()
 	s.shared.mu.Lock()
 	defer s.shared.mu.Unlock()
-	for range 2 {
-		n := s.read(r)
-		came = came || n > 0
-		s.shared.routeDatagrams(r.in)
-		if raceflag.Enabled {
-			for i := range n {
-				poisonMemory(unsafe.Slice(r.v.iovs[i].Base, r.v.msgs[i].n))
-			}
-		}
-		if n < batch {
+	once := s.shared.hadMessage
+	for left := 2 * batch; left > 0; {
+		bulk, others, full := s.readBoth(r)
+		came = came || bulk+others > 0
+		if left -= bulk + others; !full || once && bulk > 0 || others > 0 && others < batch {
 			break
 		}
+	}
+	if s.shared.hasBulk && !s.bulk.tried {
+		s.bulk.open()
 	}
 	return came
 }
 
-// read receives a batch of messages into r.in and returns the number of messages received. A
-// message is a train or a single datagram.
-func (s *pollSocket) read(r *batchReader) int {
+// readBoth reads and handles a batch of bulk data, if there is any, and a batch of other datagrams.
+// It returns the number of messages in each, and full reports whether more may be waiting. Bulk
+// data is read first but handled last. Datagrams that were sent before it are thereby handled
+// before it, because the system delivered them earlier.
+func (s *pollSocket) readBoth(r *batchReader) (bulk, others int, full bool) {
+	var br *batchReader
+	if s.bulk.active {
+		br = getReader()
+		defer br.put()
+		bulk, full = s.bulk.read(br)
+	}
+	for range maxReads {
+		n := s.read(r, s.fd, batch)
+		others += n
+		s.route(r, n)
+		if n < batch {
+			break
+		}
+		if bulk == 0 {
+			full = true
+			break
+		}
+	}
+	if bulk > 0 {
+		s.route(br, bulk)
+	}
+	return bulk, others, full
+}
+
+// maxReads is the maximum number of batches that are read before bulk data is handled.
+const maxReads = 4
+
+// route passes the datagrams of the n messages in r to their contexts.
+func (s *pollSocket) route(r *batchReader, n int) {
+	s.shared.routeDatagrams(r.in)
+	if raceflag.Enabled {
+		for i := range n {
+			poisonMemory(unsafe.Slice(r.v.iovs[i].Base, r.v.msgs[i].n))
+		}
+	}
+}
+
+// hasInput implements socket.
+func (s *pollSocket) hasInput() bool {
+	p := unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}
+	var now unix.Timespec
+	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
+	return n == 1
+}
+
+// read receives at most most messages from fd, which is the socket or the bulk socket, into r.in. It
+// returns the number of messages received. A message is a train or a single datagram.
+func (s *pollSocket) read(r *batchReader, fd, most int) int {
 	r.in = r.in[:0]
 	v := &r.v
-	for i := range v.msgs {
+	for i := range most {
 		h := &v.msgs[i].hdr
 		h.Namelen = unix.SizeofSockaddrInet6
 		h.SetControllen(len(v.ctls[i].bytes()))
 	}
 	for {
-		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&v.msgs)), batch, 0, 0, 0)
+		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&v.msgs)), uintptr(most), 0, 0, 0)
 		// ECONNREFUSED reports the fate of a datagram sent earlier, so receive again.
 		if err == unix.EINTR || err == unix.ECONNREFUSED {
 			continue
@@ -274,15 +338,15 @@ func (s *pollSocket) setName(v *messageVector, i int, to netip.AddrPort) {
 	v.msgs[i].hdr.Namelen = unix.SizeofSockaddrInet4
 }
 
-// readErrors drains the socket's error queue (IP_RECVERR) and passes port-unreachable errors to the
+// readErrors drains the error queue of fd (IP_RECVERR) and passes port-unreachable errors to the
 // contexts.
-func (s *pollSocket) readErrors() {
+func (s *pollSocket) readErrors(fd int) {
 	var oob [256]byte
 	refuse := func(to netip.AddrPort) {
 		s.shared.forEachContext(func(c *contextCarrier) { c.onRefused(to) })
 	}
 	for {
-		_, n, _, to, err := unix.Recvmsg(s.fd, nil, oob[:], unix.MSG_ERRQUEUE)
+		_, n, _, to, err := unix.Recvmsg(fd, nil, oob[:], unix.MSG_ERRQUEUE)
 		if err == unix.EINTR {
 			continue
 		}
@@ -393,7 +457,10 @@ func (s *pollSocket) write(v *messageVector, n int, out []outboundDatagram, o *o
 // retriesRefused implements socket.
 func (s *pollSocket) retriesRefused() int { return 0 }
 
-func (s *pollSocket) close() { _ = unix.Close(s.fd) }
+func (s *pollSocket) close() {
+	s.bulk.close()
+	_ = unix.Close(s.fd)
+}
 
 func (s *pollSocket) sockaddr(ap netip.AddrPort) unix.Sockaddr {
 	if !s.six {

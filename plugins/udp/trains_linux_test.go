@@ -43,7 +43,7 @@ func readAll(s *pollSocket) (got [][]byte, messages int) {
 	r := getReader()
 	defer r.put()
 	for {
-		n := s.read(r)
+		n := s.read(r, s.fd, batch)
 		if n == 0 {
 			return got, messages
 		}

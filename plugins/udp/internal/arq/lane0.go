@@ -88,6 +88,12 @@ func (a *Assoc) Frame(front, payload []byte, message bool) {
 	}
 }
 
+// HasFrames reports whether a has frames that have never been sent.
+func (a *Assoc) HasFrames() bool {
+	f := a.flight
+	return f != nil && (f.open != nil || f.send[0].high != a.lane[0].nxt)
+}
+
 // grow0 ensures that the open packet of lane 0 has space for n more bytes, reallocating it if
 // necessary.
 func (a *Assoc) grow0(n int) {

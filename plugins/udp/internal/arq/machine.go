@@ -373,6 +373,9 @@ func (m *Machine) Next(now time.Duration, head []byte) (o Out, ok bool) {
 	return Out{}, false
 }
 
+// Pending reports whether Next may have another packet to send.
+func (m *Machine) Pending() bool { return len(m.control) > 0 || m.ready.first != nil }
+
 // Void removes the payload from o and from the other packets of its piece, because their memory
 // must no longer be read. It must be called before Seal, and only if o.Ref is not nil.
 func (m *Machine) Void(o *Out) {

@@ -191,6 +191,16 @@ func contextOf(id uint32) uint8 { return uint8(id >> 24) }
 // HELLO contains such an ID, because the peer has not yet chosen the rest.
 func contextID(context uint8) uint32 { return uint32(context) << 24 }
 
+// A packet is one of bulk data if the low four bits of its first byte are DataKind and BulkFlag is
+// set in its second byte. A filter in the system can check that before Parse.
+const (
+	DataKind = uint8(kindData)
+	BulkFlag = flagBulk
+)
+
+// Bulk reports whether p carries bulk data, that is, whether it is a DATA packet of lane 1.
+func (p *Packet) Bulk() bool { return p.kind == kindData && p.lane() == 1 }
+
 func (p *Packet) lane() int { return int(p.flags & flagBulk) }
 
 // append appends the header to b. The caller must then append the body and call seal to set the
