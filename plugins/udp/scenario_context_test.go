@@ -247,3 +247,39 @@ func TestBlockedPeerKeepsSession(t *testing.T) {
 
 // number finds the lane and the number of a packet that has one.
 var number = regexp.MustCompile(`^DATA\d seq=\d+`)
+
+// TestContextsShareBulkSocket checks that bulk data arrives at each context of a class after the
+// system has given it a socket of its own: at one that was there before, and at one that was opened
+// later, also after the others have been closed.
+func TestContextsShareBulkSocket(t *testing.T) {
+	t.Parallel()
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
+		a, b := open(t, "udp://", opts, 1), open(t, "udp://127.0.0.1:0", opts, 2)
+		src := []byte(strings.Repeat("bulk", 1<<18))
+		here, err := a.cls.NewMem(src)
+		require.NoError(t, err)
+		put := func(target int) {
+			dst := make([]byte, len(src))
+			there, err := b.cls.Register(na.WriteOnly, dst)
+			require.NoError(t, err)
+			done, c := false, a.ctxs[0]
+			require.NoError(t, c.Put(c.NewOp(func(_ *na.Op, r na.Result) {
+				require.NoError(t, r.Err)
+				done = true
+			}), here, 0, b.cls.Addr().WithTarget(target), there.Key(), 0, int64(len(src))))
+			driveUntil(t, fmt.Sprintf("put to %d", target), func() bool { return done }, a, b)
+			require.True(t, string(src) == string(dst), "the data at %d differs", target)
+		}
+		put(0)
+		put(1)
+		c, err := b.cls.NewContext()
+		require.NoError(t, err)
+		b.ctxs = append(b.ctxs, c)
+		put(2)
+		for i := range 2 {
+			b.ctxs[i].Close()
+			driveUntil(t, "close", b.ctxs[i].Closed, a, b)
+			put(2)
+		}
+	})
+}
