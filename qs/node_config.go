@@ -32,8 +32,8 @@ type Config struct {
 	// for peers on this machine. With na.LocalAuto, the default, it does so unless TLS is on. The
 	// other values are na.LocalNever and na.LocalAlways.
 	Local na.Local
-	// TCP holds further options of "tcp://". The node fills in TLS and, with several Contexts,
-	// ReusePort and Spread.
+	// TCP holds further options of "tcp://". The node fills in TLS and, with several Contexts, Spread
+	// and, unless there is a Listener, ReusePort.
 	TCP tcp.Options
 	// PeerTimeout is the time after which a peer is considered lost if it has sent no data while
 	// calls to or from it are in flight. Zero means 5 s. The minimum is 500 ms.
@@ -350,8 +350,9 @@ func (c *Config) transportPlugin(
 		opts.TLS = c.TLS
 	}
 	if several {
-		// Windows cannot share a port safely, so all contexts share one socket there.
-		opts.ReusePort, opts.Spread = runtime.GOOS != "windows", c.Contexts
+		// Windows cannot share a port safely, so all contexts share one socket there, as they do the
+		// socket that the program passes.
+		opts.ReusePort, opts.Spread = runtime.GOOS != "windows" && opts.Listener == nil, c.Contexts
 	}
 	return tcp.New(opts)
 }

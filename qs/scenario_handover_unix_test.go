@@ -16,11 +16,14 @@ import (
 
 // TestDrainLeavesSharedSocket checks two servers with one listening socket, as two generations of a
 // service have. While the old one drains, with a call that takes long, every client that connects
-// reaches the new one, without Retry.
+// reaches the new one, without Retry. The contexts of a server share the socket.
 func TestDrainLeavesSharedSocket(t *testing.T) {
 	t.Parallel()
-	for _, portable := range []bool{false, true} {
-		t.Run(fmt.Sprintf("portable %v", portable), func(t *testing.T) {
+	for _, c := range []struct {
+		portable bool
+		contexts int
+	}{{false, 1}, {true, 1}, {false, 3}} {
+		t.Run(fmt.Sprintf("portable %v, contexts %d", c.portable, c.contexts), func(t *testing.T) {
 			t.Parallel()
 			socket, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 			require.NoError(t, err)
@@ -33,7 +36,7 @@ func TestDrainLeavesSharedSocket(t *testing.T) {
 			name := qs.Define[bool, string]("test/name")
 			began, drains, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 			serve := func(called string, l net.Listener) *qs.Node {
-				n := open(t, "tcp://:0", qs.Config{TCP: tcp.Options{Listener: l.(*net.TCPListener), Portable: portable}})
+				n := open(t, "tcp://:0", qs.Config{Contexts: c.contexts, TCP: tcp.Options{Listener: l.(*net.TCPListener), Portable: c.portable}})
 				name.Handle(n, func(ctx context.Context, long bool) (string, error) {
 					if long {
 						close(began)
