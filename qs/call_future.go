@@ -38,7 +38,7 @@ type futureCall struct {
 	// panic is the value of a panic in an encoder or interceptor, which Wait re-raises. It is valid
 	// once done is closed.
 	panic       any
-	cancel      context.CancelFunc
+	cancel      context.CancelCauseFunc
 	noGoroutine bool // the call is an openCall, so that waiting for it drives the node
 }
 
@@ -57,7 +57,7 @@ func (m *Method[In, Out]) Go(ctx context.Context, to Peer, in In) *Future[Out] {
 // Peer fails immediately.
 func begin(ctx context.Context, o *outgoingCall) *futureCall {
 	f := &futureCall{o: o, ctx: ctx, done: make(chan struct{})}
-	ctx, f.cancel = context.WithCancel(ctx)
+	ctx, f.cancel = context.WithCancelCause(ctx)
 	switch {
 	case o.home == nil:
 		f.run(ctx)
@@ -91,7 +91,7 @@ func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 		f.err = o.withFate(ctx, &o.top, o.m.name,
 			&hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
 	}
-	f.cancel()
+	f.cancel(nil)
 	close(f.done)
 	if o.streams != nil {
 		o.streams.endCall(f.err)
@@ -155,7 +155,7 @@ func (f *Future[Out]) Abandon() { f.f.endAttempts((*hg.Handle).Abandon) }
 // two attempts.
 func (f *futureCall) endAttempts(how func(*hg.Handle)) {
 	f.o.stopAttempts(how)
-	f.cancel()
+	f.cancel(nil)
 }
 
 // abandonAndWait abandons the call and waits for it to complete. It re-raises any panic of the
@@ -213,7 +213,7 @@ func (f *Future[Out]) Withdraw(ctx context.Context) hg.WithdrawResult {
 			}
 		}
 	}
-	f.f.cancel() // interrupts the pause between two attempts
+	f.f.cancel(nil) // interrupts the pause between two attempts
 	_ = f.f.waitEnd(context.Background())
 	switch FateOf(f.f.err) {
 	case NotRun:

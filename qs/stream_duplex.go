@@ -288,9 +288,10 @@ type streamCall struct {
 	outgoingCall
 	f              *futureCall // nil if the call was made on the zero Peer
 	codec          methodCodec
-	sendClosed     atomic.Bool // CloseSend or Close was called
-	err            error       // result of the last receive: nil, io.EOF, or the error of the call
-	headerReceived bool        // the header has been received
+	sendClosed     atomic.Bool           // CloseSend or Close was called
+	refused        atomic.Pointer[error] // error of the item that Send refused, which ended the call
+	err            error                 // result of the last receive: nil, io.EOF, or the error of the call
+	headerReceived bool                  // the header has been received
 	header         map[string]string
 }
 
@@ -306,7 +307,9 @@ func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 	k.f = begin(ctx, &k.outgoingCall)
 }
 
-// sendItem encodes and sends the value to which item points, blocking while the window is full.
+// sendItem encodes and sends the value to which item points, blocking while the window is full. If
+// the item is too large or cannot be encoded, sendItem ends the call with that error. Otherwise the
+// handler would take the items before it for all, if the caller then closed the stream.
 func (k *streamCall) sendItem(item any) error {
 	switch {
 	case k.f == nil:
@@ -314,14 +317,26 @@ func (k *streamCall) sendItem(item any) error {
 	case k.sendClosed.Load():
 		return errSendClosed
 	}
+	if err := k.refused.Load(); err != nil {
+		return *err
+	}
 	b, err := encodeItem(k.codec, item)
 	if err != nil {
-		return fmt.Errorf("qs: method %s: cannot encode the item: %w", k.m.name, err)
+		return k.refuseItem(fmt.Errorf("qs: method %s: cannot encode the item: %w", k.m.name, err))
 	}
-	err = k.streams.up.add(k.f.ctx, b)
-	if isNodeClosed(err) && k.f.ctx.Err() == nil {
-		err = errNodeClosed
+	switch err = k.streams.up.add(k.f.ctx, b); {
+	case isNodeClosed(err) && k.f.ctx.Err() == nil:
+		return errNodeClosed
+	case errors.Is(err, hg.ErrOverflow):
+		return k.refuseItem(err)
 	}
+	return err
+}
+
+// refuseItem ends the call because of err and returns err.
+func (k *streamCall) refuseItem(err error) error {
+	k.refused.Store(&err)
+	k.f.cancel(err)
 	return err
 }
 
@@ -330,7 +345,7 @@ func (k *streamCall) sendItem(item any) error {
 // io.EOF as if it had received all of them. The stream is then left open, and the end of the call
 // resets it.
 func (k *streamCall) closeSend() {
-	if k.f != nil && !k.sendClosed.Swap(true) && k.f.ctx.Err() == nil && k.streams.sendError() == nil {
+	if k.f != nil && !k.sendClosed.Swap(true) && k.f.ctx.Err() == nil && k.refused.Load() == nil && k.streams.sendError() == nil {
 		k.streams.up.closeWrite()
 	}
 }
@@ -372,7 +387,7 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 // the handler has not begun. It returns io.EOF if the call has completed; Receive then returns the
 // reason. If ctx is done, it returns the cause of ctx. After CloseSend or Close, or if the local
 // node is closed, the error matches ErrClosed. If the item is too large or cannot be encoded, Send
-// returns an error and the call continues without it; use Close if the handler needs all items.
+// returns an error and ends the call: Receive returns an error that matches the same one.
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseSend closes the caller's direction of the call. The handler receives io.EOF after the last
@@ -468,7 +483,7 @@ func (u *Upload[In, Up, Out]) Call(ctx context.Context, to Peer, in In) *UploadC
 }
 
 // Send sends an item to the handler, as DuplexCall.Send does. If it returns io.EOF, CloseAndReceive
-// returns the reason. After an error that concerns only the item, CloseAndReceive may succeed.
+// returns the reason.
 func (c *UploadCall[Up, Out]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseAndReceive signals the end of the items, waits for the output, and returns it. Errors are

@@ -357,6 +357,67 @@ func TestCanceledSend(t *testing.T) {
 	require.Zero(t, ended.Load())
 }
 
+// TestRefusedItem checks that an item that is too large or cannot be encoded ends the call with that
+// error, at both sides: a handler does not take the items before it for all items, and the caller is
+// not told that the call has succeeded.
+func TestRefusedItem(t *testing.T) {
+	t.Parallel()
+	upload := qs.DefineUpload[int, any, int]("test/refused-upload")
+	duplex := qs.DefineDuplex[int, any, int]("test/refused-duplex")
+	var ended atomic.Int64 // handlers that have received the end of the items
+	count := func(items *qs.Receiver[any]) (n int, err error) {
+		for _, err := range items.All() {
+			if err != nil {
+				return n, err
+			}
+			n++
+		}
+		ended.Add(1)
+		return n, nil
+	}
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		upload.Handle(n, func(_ context.Context, _ int, items *qs.Receiver[any]) (int, error) {
+			return count(items)
+		})
+		duplex.Handle(n, func(_ context.Context, _ int, s *qs.DuplexServer[any, int]) error {
+			_, err := count(&s.Receiver)
+			return err
+		})
+	})
+	for name, interceptors := range map[string][]qs.Interceptor{
+		"plain":            nil,
+		"with a goroutine": {func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error { return next(ctx) }},
+	} {
+		c := open(t, "tcp://", qs.Config{ClientInterceptors: interceptors})
+		to := peer(t, c, s.Addr().String())
+		for item, text := range map[any]string{
+			strings.Repeat("x", 65<<20): "MaxOutput",
+			struct{ F chan int }{}:      "cannot encode the item",
+		} {
+			for range 10 {
+				up, both := upload.Call(testContext(t), to, 0), duplex.Call(testContext(t), to, 0)
+				for range 3 {
+					require.NoError(t, up.Send(1), name)
+					require.NoError(t, both.Send(1), name)
+				}
+				refused := up.Send(item)
+				require.ErrorContains(t, refused, text, name)
+				require.ErrorContains(t, both.Send(item), text, name)
+				require.ErrorContains(t, both.Send(1), text, name)
+				both.CloseSend()
+				_, err := up.CloseAndReceive()
+				require.ErrorIs(t, err, refused, name)
+				require.ErrorContains(t, err, text, name)
+				_, err = both.Receive()
+				require.ErrorContains(t, err, text, name)
+				both.Close()
+			}
+		}
+		(&rowSource{}).waitUntilIdle(t, c, s)
+	}
+	require.Zero(t, ended.Load())
+}
+
 // TestDuplexRetry checks that Retry repeats a call of which nothing has moved: sent items wait here
 // until a handler has begun.
 func TestDuplexRetry(t *testing.T) {
