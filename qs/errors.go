@@ -14,8 +14,8 @@ type Code = hg.Code
 //
 //   - ErrNotFound: the handler did not find a key. ErrNoMethod: the server has no such method.
 //   - ErrDenied: a handler or an authorizer refused the request. ErrPermission: an authorizer
-//     refused it without a code, or the peer rejected the local certificate. (If the peer's
-//     certificate is invalid, the error is ErrUnreachable.)
+//     refused it without a code, or the certificate of an existing session is not valid for another
+//     host name of the server. A TLS handshake that fails, at either side, is ErrUnreachable.
 //   - ErrExhausted: a limit of the server has been reached, such as a method's MaxConcurrent.
 //     hg.ErrNoCredit: the server has no free envelope (room for a request) for this process, and the
 //     call does not wait for one (hg.WithNoWait). hg.ErrAgain: a limit of this process has been

@@ -383,8 +383,9 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 	return &DuplexCall[Up, Down]{k}
 }
 
-// Send sends an item to the handler. It blocks while the handler's flow-control window is full or
-// the handler has not begun. It returns io.EOF if the call has completed; Receive then returns the
+// Send sends an item to the handler. It returns once the item is buffered, so nil does not mean that
+// the handler has received it, has begun, or exists. It blocks while the buffer, of about 32 KiB, is
+// full because the handler's flow-control window is full or the handler has not begun. It returns io.EOF if the call has completed; Receive then returns the
 // reason. If ctx is done, it returns the cause of ctx. After CloseSend or Close, or if the local
 // node is closed, the error matches ErrClosed. If the item is too large or cannot be encoded, Send
 // returns an error and ends the call: Receive returns an error that matches the same one.
