@@ -258,15 +258,17 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 func (c *Context) sleep(now, wait time.Duration, w pollWaiter) (end time.Duration, came bool) {
 	c.watch.Or(leaderAsleep)
 	c.background.leaderSleeps()
-	n := 0
+	n, slept := 0, false
 	if !w.Stirred() && !c.nudged.Load() && !c.isReleasable() && c.brokenBy() == nil && !c.poller.arm() {
-		n = c.waits.sleep(wait)
+		n, slept = c.waits.sleep(wait), true
 	}
 	c.watch.And(^leaderAsleep) // cleared before dispatch, because tasks that the leader itself queues need no wake-up
 	c.waits.dispatch(n)
 	came = c.pollInlets() || n > 0
 	end = c.Now()
-	c.looked.Store(int64(end))
+	if slept { // otherwise the descriptors have not been polled
+		c.looked.Store(int64(end))
+	}
 	c.background.leaderWakes(end-now, len(c.poller.inlets) > 0)
 	return end, came
 }

@@ -110,6 +110,18 @@ func TestLeaderPollsInEveryTurn(t *testing.T) {
 			}
 			b.f.end(b.begin(again), Result{})
 		},
+		"Poll asks for another poll each time": func(b *leadTest, more func() bool) { // a carrier that has more to send
+			op := b.begin(func() {})
+			poll := func(time.Duration) {
+				b.clock += turn
+				if more() {
+					b.c.pollSoon()
+				} else {
+					b.f.end(op, Result{})
+				}
+			}
+			b.f.onPoll.Store(&poll)
+		},
 		"a source never runs dry": func(b *leadTest, more func() bool) { // a peer that floods shared memory
 			op := b.begin(func() {})
 			b.source.takes = turn
