@@ -97,7 +97,10 @@ func Errorf(code Code, format string, args ...any) error {
 }
 
 // A refusal wraps the error of a handler that had no effect; see Refuse.
-type refusal struct{ err error }
+type refusal struct {
+	err       error
+	byLibrary bool // the error is one of package qs, which called no function of the program
+}
 
 func (e *refusal) Error() string { return e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
@@ -109,8 +112,11 @@ func Refuse(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &refusal{err}
+	return &refusal{err: err}
 }
+
+// refuseByLibrary implements hghook.RefuseByLibrary.
+func refuseByLibrary(err error) error { return &refusal{err, true} }
 
 // A detailedError is an error to which WithDetail has attached a value for the origin.
 type detailedError struct {
@@ -301,8 +307,8 @@ func failureOf(err error) errorBody {
 			f.code = c
 		}
 	}
-	if _, ok := errors.AsType[*refusal](err); ok {
-		f.fate = NotRun
+	if r, ok := errors.AsType[*refusal](err); ok {
+		f.fate, f.byLibrary = NotRun, r.byLibrary
 	}
 	if d, ok := errors.AsType[*detailedError](err); ok {
 		f.detail = d.detail

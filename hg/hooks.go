@@ -12,6 +12,7 @@ import (
 // init sets the hooks through which other packages of this module call unexported methods.
 func init() {
 	hghook.EndedBy = endedBy
+	hghook.RefuseByLibrary = refuseByLibrary
 	hghook.ErrorText = func(err any, after string) string { return err.(*Error).text(after) }
 
 	hghook.Forbid = func(h any) bool { return h.(*Handle).forbidForward() }

@@ -153,12 +153,13 @@ func (s *requestContext) callOf(in, out any) *Call {
 }
 
 // decodeInput decodes the input and prepares its Sources and Sinks. Its error is marked with
-// hg.Refuse, so that the caller's error has the fate NotRun.
+// hg.Refuse or hghook.RefuseByLibrary, so that the caller's error has the fate NotRun.
 func (s *request) decodeInput() (err error) {
 	meta := s.r.Meta()
-	if err = s.m.checkAgreement(s.r); err == nil {
-		err = addFieldName(meta, s.r.Input((*decodedInput)(s)))
+	if err := s.m.checkAgreement(s.r); err != nil {
+		return hghook.RefuseByLibrary(err)
 	}
+	err = addFieldName(meta, s.r.Input((*decodedInput)(s)))
 	// The unknown field may be a Source or a Sink, in which case checkTickets returns an error with
 	// its name.
 	if err == nil || errors.Is(err, codec.ErrUnknownField) {

@@ -15,6 +15,7 @@ import (
 	"github.com/quicksilver-rpc/quicksilver/hg"
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/internal/schema"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // An outcome is a cell of docs/EVOLUTION.md: %s is a field.
@@ -52,6 +53,7 @@ func (o outcome) check(t *testing.T, field string, err error, begun *atomic.Bool
 			require.ErrorIs(t, err, hg.ErrBadInput)
 		}
 	case isOtherKind:
+		require.ErrorIs(t, err, na.ErrProtocol)
 		require.Regexp(t, `(is defined as an? \w+ \(\w+\) by the caller, and as an? \w+ \(\w+\) by the server)|(is one-way at one side only)|encoded with codec \w+, decoded with \w+`, err.Error())
 	case isUnserved:
 		require.ErrorIs(t, err, ErrNoMethod)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 	"github.com/quicksilver-rpc/quicksilver/qs/httpgate"
 )
@@ -183,4 +184,71 @@ func TestResultCannotBeSent(t *testing.T) {
 			require.Len(t, got, size)
 		}
 	})
+}
+
+// TestOtherKindIsErrProtocol checks for all pairs of kinds with a response that a call of a method
+// that the server has defined as another kind is refused with ErrProtocol, and that the same code
+// of a handler does not match.
+func TestOtherKindIsErrProtocol(t *testing.T) {
+	t.Parallel()
+	const name = "refusals/kind"
+	var (
+		plain  = qs.Define[int, int](name)
+		stream = qs.DefineStream[int, int](name)
+		upload = qs.DefineUpload[int, int, int](name)
+		duplex = qs.DefineDuplex[int, int, int](name)
+	)
+	fails := func() error { return qs.Refuse(qs.Errorf(na.ErrProtocol, "the handler's own")) }
+	servers := map[string]func(*qs.Node){
+		"method": func(n *qs.Node) { plain.Handle(n, func(context.Context, int) (int, error) { return 0, fails() }) },
+		"stream": func(n *qs.Node) {
+			stream.Handle(n, func(context.Context, int, func(int) error) error { return fails() })
+		},
+		"upload": func(n *qs.Node) {
+			upload.Handle(n, func(context.Context, int, *qs.Receiver[int]) (int, error) { return 0, fails() })
+		},
+		"duplex": func(n *qs.Node) {
+			duplex.Handle(n, func(context.Context, int, *qs.DuplexServer[int, int]) error { return fails() })
+		},
+	}
+	calls := map[string]func(ctx context.Context, to qs.Peer) error{
+		"method": func(ctx context.Context, to qs.Peer) error { _, err := plain.Call(ctx, to, 1); return err },
+		"stream": func(ctx context.Context, to qs.Peer) (err error) {
+			for _, err = range stream.Call(ctx, to, 1) {
+			}
+			return err
+		},
+		"upload": func(ctx context.Context, to qs.Peer) error {
+			u := upload.Call(ctx, to, 1)
+			defer u.Close()
+			_, err := u.CloseAndReceive()
+			return err
+		},
+		"duplex": func(ctx context.Context, to qs.Peer) error {
+			d := duplex.Call(ctx, to, 1)
+			defer d.Close()
+			_, err := d.Receive()
+			return err
+		},
+	}
+	for kind, register := range servers {
+		srv := server(t, qs.Config{}, register)
+		for called, call := range calls {
+			err := call(testContext(t), peer(t, open(t, "tcp://", qs.Config{}), srv.Addr().String()))
+			pair := called + " called, " + kind + " served"
+			require.ErrorIs(t, err, qs.ErrRefused, pair)
+			require.Equal(t, qs.NotRun, qs.FateOf(err), pair)
+			remote, ok := hg.RemoteOf(err)
+			require.True(t, ok, pair)
+			require.Equal(t, na.ErrProtocol, remote.Code, pair)
+			if called == kind {
+				require.NotErrorIs(t, err, na.ErrProtocol, pair)
+				require.Equal(t, hg.ErrRemote, qs.CodeOf(err), pair)
+				continue
+			}
+			require.ErrorIs(t, err, na.ErrProtocol, pair)
+			require.Equal(t, na.ErrProtocol, qs.CodeOf(err), pair)
+			require.ErrorContains(t, err, "is defined as a", pair)
+		}
+	}
 }

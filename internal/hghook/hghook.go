@@ -13,6 +13,10 @@ import (
 // hg.RemoteOf finds that error, and the fate is preserved.
 var EndedBy func(ctx context.Context, err error) error
 
+// RefuseByLibrary is like hg.Refuse, for an error of package qs rather than of a handler. The
+// origin's error matches its code even if that is below 64.
+var RefuseByLibrary func(err error) error
+
 // ErrorText returns the text of err, a *hg.Error, with after in place of the time that it states.
 var ErrorText func(err any, after string) string
 
