@@ -181,9 +181,9 @@ func (e *RemoteError) nameMethod(method string, peer na.Addr) {
 //   - Code, and the standard library errors that it matches, if the library at the target refused
 //     or ended this request: ErrNoMethod (the RPC is not registered), ErrTimeout (the handler did
 //     not begin in time, or failed after the target's RPC.Timeout), ErrPermission (denied by an
-//     authorizer), ErrOverflow, ErrUnsupported, ErrInvalid, and na.ErrProtocol. An error returned
-//     by a handler does not match these, since its ErrNoMethod, for example, may concern a peer of
-//     the target.
+//     authorizer), ErrOverflow (the input or the output exceeds a limit of the target),
+//     ErrUnsupported, ErrInvalid, and na.ErrProtocol. An error returned by a handler does not match
+//     these, since its ErrNoMethod, for example, may concern a peer of the target.
 func (e *RemoteError) Is(target error) bool {
 	switch target {
 	case ErrRemote:
@@ -290,7 +290,7 @@ type errorBody struct {
 	fate      Fate
 	text      string
 	detail    any
-	byLibrary bool // reports whether the library set the code, because it refused the request or RPC.Timeout expired
+	byLibrary bool // reports whether the library set the code; see flagByLibrary
 }
 
 // failureOf returns the error response for a handler's error. Its code is the outermost one in
@@ -312,6 +312,12 @@ func failureOf(err error) errorBody {
 	}
 	if d, ok := errors.AsType[*detailedError](err); ok {
 		f.detail = d.detail
+	}
+	// The handler returned the error of Respond as it is, so the error is the library's.
+	if e, ok := err.(*Error); ok && e.Op == "respond" {
+		if over, ok := e.Err.(*outputLimitError); ok {
+			f.text, f.byLibrary = over.text("the target's"), true
+		}
 	}
 	return f
 }

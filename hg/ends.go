@@ -1,7 +1,7 @@
 package hg
 
 import (
-	"fmt"
+	"math"
 
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
@@ -97,7 +97,7 @@ func (k *call) parseResponse(b, body []byte, from na.Addr) {
 	k.meta, k.isParsed = meta, true
 	if resp.flags&flagMore == 0 {
 		if limit := k.h.ctx.class.cfg.MaxOutput; int64(len(payload)) > limit && resp.code == na.OK {
-			k.failure = na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes exceeds Config.MaxOutput of %d", len(payload), limit))
+			k.failure = &outputLimitError{int64(len(payload)), limit}
 			return
 		}
 		k.output, k.isAnswered = payload, true
@@ -114,7 +114,7 @@ func (k *call) parseResponse(b, body []byte, from na.Addr) {
 		k.failure = k.cancelCode
 		c.nctx.Upper().GiveBack(from, key)
 	case int64(resp.size) > c.class.cfg.MaxOutput || int64(resp.size) < 0:
-		k.failure = na.WithText(ErrOverflow, "the output exceeds Config.MaxOutput")
+		k.failure = &outputLimitError{int64(min(resp.size, math.MaxInt64)), c.class.cfg.MaxOutput}
 		c.nctx.Upper().GiveBack(from, key)
 	default:
 		c.grantRoom(from, key.Len-metaAhead(resp.flags, resp.meta), 0)

@@ -38,8 +38,8 @@ const (
 	// requests: two bits with the size class of the longest response that the origin accepts in one
 	// message
 	roomShift = 2
-	// error responses: the code was set by the library, because it refused the request or the
-	// handler exceeded RPC.Timeout
+	// error responses: the code was set by the library, because it refused the request, the handler
+	// exceeded RPC.Timeout, or the output exceeded Config.MaxOutput
 	flagByLibrary = 8
 	flagAhead     = 16 // with flagMore: the metadata precedes the body and is read with it
 	metaShift     = 5  // requests: the three high bits of the metadata length
@@ -232,7 +232,7 @@ func (r *response) parse(b, body []byte) (meta, payload []byte, err error) {
 		return nil, nil, na.WithText(na.ErrVersion, fmt.Sprintf("response with unknown flags %#x", r.flags))
 	case r.flags&flagMore != 0 && r.code != na.OK:
 		return nil, nil, na.WithText(na.ErrProtocol, "error response with a body")
-	case r.flags&flagByLibrary != 0 && (r.code == na.OK || r.fate != na.NotRun && r.code != ErrTimeout):
+	case r.flags&flagByLibrary != 0 && (r.code == na.OK || r.fate != na.NotRun && r.code != ErrTimeout && r.code != ErrOverflow):
 		return nil, nil, na.WithText(na.ErrProtocol, "response refuses a request that ran")
 	}
 	head := responseSize

@@ -313,7 +313,7 @@ func (s *service) answerFailed(r Request, f errorBody) {
 	}
 	if s.ctx.cutOff.Load() && f.code < codes.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
 		// The shutdown interrupted the handler, so the request may be made at another target.
-		f.code = ErrAborted
+		f.code, f.byLibrary = ErrAborted, false
 	}
 	over := false
 	defer func() {

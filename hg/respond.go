@@ -232,13 +232,25 @@ func (s *service) newDraftLocked(code na.Code) (d draft) {
 	return d
 }
 
+// An outputLimitError is the error of a response with an output larger than Config.MaxOutput.
+type outputLimitError struct{ size, limit int64 }
+
+func (e *outputLimitError) Error() string { return e.text("this process's") }
+
+// text returns the text of e for a reader for whom the limit is whose, such as "the target's".
+func (e *outputLimitError) text(whose string) string {
+	return fmt.Sprintf("output of %d bytes exceeds %s hg.Config.MaxOutput of %d; lend a qs.Sink", e.size, whose, e.limit)
+}
+
+func (e *outputLimitError) Unwrap() error { return ErrOverflow }
+
 // transmitLocked sends the response in s.draft. If it returns an error, the response was not sent
 // and another one may be given. The caller must hold s.mu.
 func (s *service) transmitLocked(resp response, cb RespondFunc) error {
 	out := &s.draft
 	size := int64(out.size())
 	if limit := s.ctx.class.cfg.MaxOutput; size > limit && resp.code == na.OK {
-		return na.WithText(ErrOverflow, fmt.Sprintf("output of %d bytes exceeds Config.MaxOutput of %d", size, limit))
+		return &outputLimitError{size, limit}
 	}
 	if size == 0 {
 		resp.codec = codec.NoBytesID

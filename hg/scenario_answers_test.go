@@ -44,6 +44,8 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 		}, func() { require.NoError(t, late.RespondError(hg.ErrNotFound, nil)) }, hg.ErrNotFound, ""},
 		{"UndecodableInput", func(h hg.Request) error { return h.Input(new(map[string]int)) }, nil, hg.ErrBadInput, "input of"},
 		{"OutputTooLarge", func(h hg.Request) error { return h.RespondRaw(make([]byte, 2<<20), nil) }, nil, hg.ErrOverflow, "MaxOutput"},
+		{"OwnOverflow", func(hg.Request) error { return hg.Errorf(hg.ErrOverflow, "a limit of the handler") }, nil, hg.ErrOverflow, "a limit"},
+		{"OwnTextForOverflow", func(h hg.Request) error { return fmt.Errorf("mine: %w", h.RespondRaw(make([]byte, 2<<20), nil)) }, nil, hg.ErrOverflow, "mine"},
 		{"OwnCode", func(h hg.Request) error { return h.RespondError(na.WithText(na.ErrExists, "there is one"), nil) }, nil, na.ErrExists, "there is one"},
 		{"LongText", func(hg.Request) error { return errors.New(strings.Repeat("x", 1<<20)) }, nil, hg.ErrHandler, "xxx"},
 	} {
@@ -65,6 +67,15 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 				require.ErrorAs(t, o.err, &remote)
 				require.Contains(t, o.err.Error(), c.text)
 				require.Equal(t, na.Ran, hg.FateOf(o.err))
+				// ErrOverflow matches only if the library found the output too large.
+				byLibrary := c.code == hg.ErrOverflow && c.text == "MaxOutput"
+				require.Equal(t, byLibrary, errors.Is(o.err, hg.ErrOverflow))
+				require.ErrorIs(t, o.err, hg.ErrRemote)
+				require.NotErrorIs(t, o.err, hg.ErrRefused)
+				if byLibrary {
+					require.Equal(t, hg.ErrOverflow, hg.CodeOf(o.err))
+					require.Contains(t, o.err.Error(), "output of 2097152 bytes exceeds the target's hg.Config.MaxOutput of 1048576; lend a qs.Sink")
+				}
 				require.NoError(t, h.Reset(p.target.Addr(), p.rpc("echo", echo)))
 				require.NoError(t, p.call(h, "still here"))
 				p.requireClean(1)

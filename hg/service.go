@@ -297,6 +297,9 @@ func (s *service) isOverLocked() bool {
 	}
 	if err := s.sent.Err; err != nil && na.CodeOf(err) != ErrCanceled {
 		f.code, f.text = failureOf(err).code, "send response: "+err.Error()
+		if over, ok := err.(*outputLimitError); ok {
+			f.text, f.byLibrary = over.text("the target's"), true
+		}
 	}
 	s.answerForLocked(f)
 	return s.holds == 0

@@ -38,9 +38,9 @@ const (
 //
 //   - hg.ErrRemote matches every error response of a server. ErrRefused matches those that were
 //     sent without running the handler.
-//   - The library at the server may also refuse a call with ErrNoMethod, ErrDraining, ErrTimeout,
-//     ErrPermission, hg.ErrOverflow, hg.ErrUnsupported, ErrInvalid or na.ErrProtocol. errors.Is and
-//     CodeOf treat such an error like a local one. Use hg.RemoteOf to distinguish them.
+//   - The library at the server may also refuse or end a call with ErrNoMethod, ErrDraining,
+//     ErrTimeout, ErrPermission, hg.ErrOverflow, hg.ErrUnsupported, ErrInvalid or na.ErrProtocol.
+//     errors.Is and CodeOf treat such an error like a local one. Use hg.RemoteOf to distinguish them.
 //   - A handler's error matches only hg.ErrRemote, unless its code is 64 to 255.
 const (
 	ErrCanceled    = hg.ErrCanceled

@@ -166,22 +166,32 @@ func TestResultCannotBeSent(t *testing.T) {
 	const most = 10_000
 	echo := qs.Define[int, []byte]("test/size")
 	eachTransport(t, func(t *testing.T, addr string) {
-		n := serverAt(t, addr, qs.Config{HG: hg.Config{MaxOutput: most}}, func(n *qs.Node) {
-			echo.Handle(n, func(_ context.Context, size int) ([]byte, error) { return make([]byte, size), nil })
-		})
-		to := peer(t, open(t, addr, qs.Config{}), n.Addr().String())
-		for _, size := range []int{64, most + 1, 100, most - 3, most, 1000} { // 3 bytes are its head
-			got, err := echo.Call(testContext(t), to, size)
-			if size > most-3 {
-				require.ErrorIs(t, err, hg.ErrRemote)
-				remote, _ := hg.RemoteOf(err)
-				require.Equal(t, hg.ErrOverflow, remote.Code)
-				require.ErrorContains(t, err, "Config.MaxOutput of 10000")
-				require.Equal(t, qs.Ran, qs.FateOf(err))
-				continue
+		next := func(ctx context.Context, _ *qs.Call, next func(context.Context) error) error { return next(ctx) }
+		for _, interceptors := range [][]qs.Interceptor{nil, {next}} { // two paths of the response
+			n := serverAt(t, addr, qs.Config{HG: hg.Config{MaxOutput: most}, ServerInterceptors: interceptors}, func(n *qs.Node) {
+				echo.Handle(n, func(_ context.Context, size int) ([]byte, error) { return make([]byte, size), nil })
+			})
+			to := peer(t, open(t, addr, qs.Config{}), n.Addr().String())
+			for _, size := range []int{64, most + 1, 100, most - 3, most, 1000} { // 3 bytes are its head
+				got, err := echo.Call(testContext(t), to, size)
+				if size > most-3 {
+					require.ErrorIs(t, err, hg.ErrRemote)
+					require.ErrorIs(t, err, hg.ErrOverflow)
+					require.Equal(t, hg.ErrOverflow, qs.CodeOf(err))
+					remote, _ := hg.RemoteOf(err)
+					require.Equal(t, hg.ErrOverflow, remote.Code)
+					require.ErrorContains(t, err, "exceeds the target's hg.Config.MaxOutput of 10000; lend a qs.Sink")
+					require.Equal(t, qs.Ran, qs.FateOf(err))
+					continue
+				}
+				require.NoError(t, err)
+				require.Len(t, got, size)
 			}
-			require.NoError(t, err)
-			require.Len(t, got, size)
+			small := peer(t, open(t, addr, qs.Config{HG: hg.Config{MaxOutput: 50}}), n.Addr().String())
+			_, err := echo.Call(testContext(t), small, 64)
+			require.ErrorIs(t, err, hg.ErrOverflow)
+			require.ErrorContains(t, err, "output of 66 bytes exceeds this process's hg.Config.MaxOutput of 50; lend a qs.Sink")
+			require.Equal(t, qs.Ran, qs.FateOf(err))
 		}
 	})
 }
