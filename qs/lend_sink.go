@@ -11,6 +11,7 @@ import (
 
 	"github.com/quicksilver-rpc/quicksilver/bulk"
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
 // A Sink is a buffer, file or writer of the caller, passed in a field of the input. The handler
@@ -116,7 +117,7 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 		panic("qs: Sink.Writer with a nil context")
 	}
 	if s.s == nil {
-		return failWriter{errNoRoom}
+		return emptySinkWriter{}
 	}
 	return s.s.handler.writer(ctx)
 }
@@ -126,6 +127,9 @@ func (s Sink) Writer(ctx context.Context) io.Writer {
 // handler has returned), and hg.ErrUnsupported (for a Writer, and at the caller).
 func (s Sink) WriteAt(p []byte, off int64) (int, error) {
 	if s.s == nil {
+		if len(p) == 0 && off == 0 {
+			return 0, nil
+		}
 		return 0, errNoRoom
 	}
 	return s.s.handler.writeAt(p, off)
@@ -144,8 +148,20 @@ func (s Sink) SendFile(ctx context.Context, f *os.File) (int64, error) {
 	return s.s.handler.sendFile(ctx, f)
 }
 
-var errNoRoom = fmt.Errorf("qs: sink: the caller provided no Buffer, FileBuffer or Writer: %w",
-	hg.ErrOverflow)
+// errNoRoom is the error of writing to the zero Sink, as which an empty Buffer or FileBuffer arrives.
+var errNoRoom = na.WithText(hg.ErrOverflow,
+	"qs: sink: the caller provided no Buffer, FileBuffer or Writer, or the Buffer has 0 bytes")
+
+// An emptySinkWriter is the Writer of the zero Sink.
+type emptySinkWriter struct{}
+
+// Write implements io.Writer.
+func (emptySinkWriter) Write(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	return 0, errNoRoom
+}
 
 // IsZero reports whether s is the zero Sink. Codecs call it to omit empty fields.
 func (s Sink) IsZero() bool { return s.s == nil }

@@ -3,7 +3,10 @@ package qs_test
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,6 +65,45 @@ func TestLendNothing(t *testing.T) {
 		got, err := give.Call(testContext(t), to, struct{ Body qs.Sink }{s})
 		require.NoError(t, err)
 		require.Zero(t, got)
+	}
+}
+
+// TestWriteToEmptySink checks that a handler may write no bytes to a Sink of size 0, in every way,
+// and gets ErrOverflow for one byte.
+func TestWriteToEmptySink(t *testing.T) {
+	t.Parallel()
+	fill := qs.Define[struct{ Body qs.Sink }, int]("test/fillempty")
+	file := func() *os.File {
+		f, err := os.Create(filepath.Join(t.TempDir(), "empty"))
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, f.Close()) })
+		return f
+	}
+	empty, wrong := file(), make(chan error, 3)
+	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
+		fill.Handle(n, func(ctx context.Context, in struct{ Body qs.Sink }) (int, error) {
+			_, err1 := in.Body.Writer(ctx).Write(nil)
+			_, err2 := in.Body.WriteAt(nil, 0)
+			_, err3 := io.Copy(in.Body.Writer(ctx), strings.NewReader(""))
+			_, err4 := in.Body.SendFile(ctx, empty)
+			_, err := in.Body.Writer(ctx).Write([]byte{1})
+			wrong <- err
+			_, err = in.Body.WriteAt([]byte{1}, 0)
+			wrong <- err
+			_, err = in.Body.WriteAt(nil, 1)
+			wrong <- err
+			return 0, errors.Join(err1, err2, err3, err4)
+		})
+	})
+	for _, s := range []qs.Sink{{}, qs.Buffer(), qs.Buffer(nil), qs.Buffer([]byte{}), qs.FileBuffer(file(), 0)} {
+		_, err := fill.Call(testContext(t), to, struct{ Body qs.Sink }{s})
+		require.NoError(t, err)
+		for range 3 {
+			err := <-wrong
+			require.ErrorIs(t, err, hg.ErrOverflow)
+			require.ErrorContains(t, err, "the Buffer has 0 bytes")
+		}
+		require.Zero(t, s.Filled())
 	}
 }
 
