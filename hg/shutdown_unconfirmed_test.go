@@ -147,7 +147,7 @@ func TestShutdownOverASlowerPath(t *testing.T) {
 }
 
 // TestShutdownUnconfirmedAnswers checks that answers to a peer that confirms nothing are waited for
-// until ctx or na.Config.Linger ends, or the peer is given up, and named.
+// until ctx or na.Config.Linger ends, or the peer is given up, and named with the peer's label.
 func TestShutdownUnconfirmedAnswers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -160,7 +160,7 @@ func TestShutdownUnconfirmedAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			transports.Virtual(t, func(t *testing.T, n *transports.Net) {
-				p := newPair(t, n, lingerConfig(c.linger))
+				p := newPair(t, n, hg.Config{NA: na.Config{Linger: c.linger, Name: "frozen"}})
 				var k holdingTarget
 				id := p.rpc("keep", k.handler)
 				outs := make([]outcome, 30)
@@ -181,19 +181,19 @@ func TestShutdownUnconfirmedAnswers(t *testing.T) {
 				require.LessOrEqual(t, p.tctx.Now()-begun, c.most)
 				require.Equal(t, len(outs), unconfirmedCount(t, err))
 				require.ErrorIs(t, err, c.err)
-				require.ErrorContains(t, err, "30 unconfirmed messages left (30 not confirmed by sim://origin)")
+				require.ErrorContains(t, err, "30 unconfirmed messages left (30 not confirmed by frozen (sim://origin))")
 			})
 		})
 	}
 }
 
 // TestShutdownCountsLostOneWays checks that one-way calls that left for a peer which was lost
-// before it confirmed them are counted long after; calls are not, since their errors report it, nor
+// before it confirmed them are counted long after, with the peer's label; calls are not, since their errors report it, nor
 // are messages for which the peer has returned envelopes.
 func TestShutdownCountsLostOneWays(t *testing.T) {
 	t.Parallel()
 	transports.Virtual(t, func(t *testing.T, n *transports.Net) {
-		p := newPair(t, n, hg.Config{})
+		p := newPair(t, n, hg.Config{NA: na.Config{Name: "lost"}})
 		arrived, ends := 0, 0
 		note := p.oneWay("note", func(hg.Request) error { arrived++; return nil })
 		id := p.rpc("echo", echo)
@@ -218,7 +218,7 @@ func TestShutdownCountsLostOneWays(t *testing.T) {
 		err := p.origin.Shutdown(context.Background())
 		require.Equal(t, 5, unconfirmedCount(t, err))
 		require.ErrorIs(t, err, hg.ErrPeerLost)
-		require.ErrorContains(t, err, "5 not confirmed by "+p.target.Addr().String())
+		require.ErrorContains(t, err, "5 not confirmed by lost ("+p.target.Addr().String()+")")
 	})
 }
 

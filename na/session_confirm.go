@@ -69,20 +69,20 @@ func (e *endpoint) listUnconfirmed() []Unconfirmed {
 	all := append([]Unconfirmed(nil), e.lost...)
 	for _, l := range e.sortedSessions() {
 		if l.Up() {
-			all = addUnconfirmed(all, l.addr().Named(), l.unconfirmedCount())
+			all = addUnconfirmed(all, l.addr(), l.unconfirmedCount())
 		}
 	}
 	return all
 }
 
 // addUnconfirmed adds n messages to peer's entry in all, or to the combined entry if all is full,
-// and returns the updated slice.
+// and returns the updated slice. Sessions to the same address share an entry.
 func addUnconfirmed(all []Unconfirmed, peer Addr, n int) []Unconfirmed {
 	if n == 0 {
 		return all
 	}
 	for i := range all {
-		if all[i].Peer == peer || i == maxUnconfirmed {
+		if all[i].Peer.Named() == peer.Named() || i == maxUnconfirmed {
 			all[i].Messages += n
 			return all
 		}
@@ -124,7 +124,7 @@ func (l *session) noteLost() {
 	if l.e.draining && l.silenced {
 		n += l.unconfirmedExpected()
 	}
-	l.e.lost = addUnconfirmed(l.e.lost, l.addr().Named(), n)
+	l.e.lost = addUnconfirmed(l.e.lost, l.addr(), n)
 }
 
 // Silent implements carrier.Session. It is like Fail, but records that the peer stopped responding

@@ -47,7 +47,7 @@ func TestUnconfirmed(t *testing.T) {
 			c.end(s, l)
 			var want []Unconfirmed
 			if c.want > 0 {
-				want = []Unconfirmed{{Peer: s.addr(), Messages: c.want}}
+				want = []Unconfirmed{{Peer: l.addr(), Messages: c.want}}
 			}
 			require.Equal(t, want, s.e.listUnconfirmed())
 		})

@@ -31,7 +31,7 @@ type Underway struct {
 
 // An Unconfirmed counts the messages sent to a peer that the peer is not known to have received.
 type Unconfirmed struct {
-	Peer     Addr // zero for all peers beyond the first 32
+	Peer     Addr // bound to a session with the peer, for Label; zero for all peers beyond the first 32
 	Messages int
 }
 
