@@ -41,7 +41,7 @@ func (d *domain) beginConn(nc net.Conn, due time.Time) (net.Conn, error) {
 	// handshake.
 	if _, silent := errors.AsType[silentError](err); !silent {
 		if core := d.class.Context(0); core != nil { // the context that the peer wants is not known yet, so the failure is counted in the first
-			core.HandshakeFailed(nc.RemoteAddr().String(), secure.Reason(err))
+			core.HandshakeFailed(nc.RemoteAddr().String(), secure.AcceptReason(err))
 		}
 	}
 	if errors.Is(err, errNotTLS) {

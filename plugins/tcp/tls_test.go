@@ -234,20 +234,20 @@ func TestTLSRefused(t *testing.T) {
 		server, client *tls.Config
 		want           string
 	}{
-		"unknown authority of the server": {good, trustAll, "add it to RootCAs in the local tls.Config (CN=cluster)"},
+		"unknown authority of the server": {good, trustAll, "add it to RootCAs in the local tls.Config (LoadTLS: the ca file) (CN=cluster)"},
 		"expired server":                  {ca.mutual(ca.issue("server", expired)), ca.mutual(client), "has expired or is not yet valid (subject "},
 		"early server":                    {ca.mutual(ca.issue("server", early)), ca.mutual(client), "not yet valid"},
 		"server of another host":          {ca.mutual(ca.issue("server", elsewhere)), ca.mutual(client), "set ServerName"},
 		"server with a client's":          {ca.mutual(ca.issue("server", noServer)), ca.mutual(client), "incompatible key usage"},
 		"server with the wrong key":       {ca.mutual(wrongKey(server)), ca.mutual(client), "invalid signature"},
-		"no certificate":                  {good, ca.mutual(), "requires a certificate; set Certificates in the local tls.Config"},
+		"no certificate":                  {good, ca.mutual(), "requires a certificate; set Certificates in the local tls.Config (LoadTLS: the cert and key files)"},
 		"unknown authority of the client": {good, &tls.Config{
 			Certificates: []tls.Certificate{unknown.issue("client", nil)}, RootCAs: ca.pool,
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 				c := unknown.issue("client", nil)
 				return &c, nil
 			},
-		}, "does not trust the authority"},
+		}, "does not trust the authority of the local certificate; add it to ClientCAs in the peer's tls.Config (LoadTLS: the ca file)"},
 		"expired client":            {good, ca.mutual(ca.issue("client", expired)), "as expired or not yet valid"},
 		"client with a server's":    {good, ca.mutual(ca.issue("client", noClient)), "rejected the local certificate"},
 		"client with the wrong key": {good, ca.mutual(wrongKey(client)), "local private key does not match"},
@@ -945,5 +945,27 @@ func TestTLSLongChain(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "the certificate chain of the peer is too long"), log.String())
 		c := open(t, "tcp://", withTLS(opts, withLongChain(cfg, 3)), na.Config{}, 1)
 		sendUnexpected(t, c.ctx(), b.cls.Addr(), 1, "served", b, c)
+	})
+}
+
+// TestTLSAcceptReason checks that the log line of a server that rejects a client's certificate names
+// the field of a tls.Config with which a server lists authorities.
+func TestTLSAcceptReason(t *testing.T) {
+	ca, unknown := newAuthority(t, "cluster"), newAuthority(t, "stranger")
+	server, stranger := ca.issue("server", nil), unknown.issue("client", nil)
+	client := &tls.Config{
+		RootCAs:              ca.pool,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil },
+	}
+	eachCarrier(t, func(t *testing.T, opts tcp.Options) {
+		var log bytes.Buffer
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		b := open(t, "tcp://127.0.0.1:0", withTLS(opts, ca.mutual(server)), na.Config{Logger: logger}, 1)
+		a := open(t, "tcp://", withTLS(opts, client), na.Config{}, 1)
+		o, end := newOp(a.ctx())
+		require.NoError(t, a.ctx().SendUnexpected(o, b.cls.Addr(), 1, []byte("secret")))
+		driveUntil(t, "refusal", end.done, a, b)
+		driveUntil(t, "it is counted", func() bool { return b.ctx().Stats().HandshakesFailed > 0 }, a, b)
+		require.Contains(t, log.String(), "add it to ClientCAs in the local tls.Config (LoadTLS: the ca file) (CN=stranger)")
 	})
 }

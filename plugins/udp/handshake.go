@@ -128,7 +128,7 @@ func runAccept(ctx context.Context, k *conn, waits func()) {
 
 // reportFailure reports to the context that a handshake started by the peer has failed with err.
 func (h *handshake) reportFailure(err error) {
-	h.k.c.e.HandshakeFailed(h.to.String(), secure.Reason(err))
+	h.k.c.e.HandshakeFailed(h.to.String(), secure.AcceptReason(err))
 }
 
 // runDial runs the handshake for a dial and passes the result to k.onDialEnd.

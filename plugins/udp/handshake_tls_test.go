@@ -135,8 +135,8 @@ func TestTLSRefused(t *testing.T) {
 		want           string
 	}
 	rows := map[string]row{
-		"unknown authority of the server": {good, mutual(client, client), "add it to RootCAs in the local tls.Config (CN=server)"},
-		"no certificate":                  {good, &tls.Config{RootCAs: ours(client).RootCAs}, "requires a certificate; set Certificates in the local tls.Config"},
+		"unknown authority of the server": {good, mutual(client, client), "add it to RootCAs in the local tls.Config (LoadTLS: the ca file) (CN=server)"},
+		"no certificate":                  {good, &tls.Config{RootCAs: ours(client).RootCAs}, "requires a certificate; set Certificates in the local tls.Config (LoadTLS: the cert and key files)"},
 		"plain client":                    {good, nil, "TLS is required here: set Config.TLS, or udp.Options.TLS "},
 		"plain server":                    {nil, ours(client), "this side does not: set Config.TLS, or udp.Options.TLS "},
 	}
@@ -368,5 +368,25 @@ func TestTLSLongChain(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "the certificate chain of the peer is too long"), log.String())
 		good := open(t, "udp://", withTLS(opts, cfg), 1)
 		sendMessage(t, good.ctxs[0], b.cls.Addr(), b.ctxs[0], "served", good, b)
+	})
+}
+
+// TestTLSAcceptReason checks that the log line of a server that rejects a client's certificate names
+// the field of a tls.Config with which a server lists authorities.
+func TestTLSAcceptReason(t *testing.T) {
+	t.Parallel()
+	server, client, unknown := newNamedCert("server"), newNamedCert("client"), newNamedCert("stranger")
+	forged := mutual(client, server, client)
+	forged.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &unknown, nil }
+	eachSocket(t, func(t *testing.T, opts udp.Options) {
+		var log bytes.Buffer
+		cls, err := na.Open("udp://127.0.0.1:0", na.Config{
+			Plugins: []na.Plugin{udp.New(withTLS(opts, mutual(server, server, client)))}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		require.NoError(t, err)
+		b := openContexts(t, cls, 1)
+		requireRefused(t, open(t, "udp://", withTLS(opts, forged), 1), b, "the local certificate")
+		driveUntil(t, "it is counted", func() bool { return b.ctxs[0].Stats().HandshakesFailed > 0 }, b)
+		require.Contains(t, log.String(), "add it to ClientCAs in the local tls.Config (LoadTLS: the ca file) (CN=stranger)")
 	})
 }

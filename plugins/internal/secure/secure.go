@@ -286,12 +286,21 @@ func OwnTooLong(n, limit int) error {
 // alertExpired is the text of the alert that reports an expired or not yet valid certificate.
 const alertExpired = "tls: expired certificate"
 
-// alerts maps the text of each alert with which a peer may abort a handshake to a remedy.
+// Remedies for programs that make their tls.Config with qs.LoadTLS.
+const (
+	caFile    = "(LoadTLS: the ca file)"
+	pairFiles = "(LoadTLS: the cert and key files)"
+)
+
+// unknownAuthority is the text of the alert that reports a certificate of an unknown authority.
+const unknownAuthority = "tls: unknown certificate authority"
+
+// alerts maps the text of each alert with which a peer may abort a handshake to a remedy, except
+// unknownAuthority.
 var alerts = map[string]string{
-	"tls: certificate required":           "the peer requires a certificate; set Certificates in the local tls.Config",
+	"tls: certificate required":           "the peer requires a certificate; set Certificates in the local tls.Config " + pairFiles,
 	"tls: bad certificate":                "the peer rejected the local certificate",
 	alertExpired:                          "the peer rejected the local certificate as expired or not yet valid",
-	"tls: unknown certificate authority":  "the peer does not trust the authority of the local certificate; add it to the peer's ClientCAs",
 	"tls: record overflow":                "the peer rejected the local certificate chain as too long; use fewer intermediate certificates or smaller keys",
 	"tls: error decrypting message":       "the peer found that the local private key does not match the certificate",
 	"tls: protocol version not supported": "the peer does not support TLS 1.3",
@@ -307,8 +316,16 @@ func Innermost(err error) string {
 	return err.Error()
 }
 
-// Reason returns a text that states why a TLS connection failed with err, and the remedy.
-func Reason(err error) string {
+// Reason returns a text that states why a TLS connection that this process dialed failed with err,
+// and the remedy.
+func Reason(err error) string { return reason(err, "RootCAs", "ClientCAs") }
+
+// AcceptReason is like Reason, but for a TLS connection that this process accepted.
+func AcceptReason(err error) string { return reason(err, "ClientCAs", "RootCAs") }
+
+// reason implements Reason and AcceptReason. local and remote are the fields of a tls.Config that
+// list the authorities that this side and the peer trust.
+func reason(err error, local, remote string) string {
 	var unverified *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -320,12 +337,15 @@ func Reason(err error) string {
 		return alerts[alertExpired] + " (" + carrier.Describe(refused.own) + ")"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "handshake timeout"
+	case text == unknownAuthority:
+		return "the peer does not trust the authority of the local certificate; add it to " + remote + " in the peer's tls.Config " +
+			caFile + " (" + strings.TrimPrefix(text, "tls: ") + ")"
 	case alerts[text] != "":
 		return alerts[text] + " (" + strings.TrimPrefix(text, "tls: ") + ")"
 	case !errors.As(err, &unverified):
 		return text
 	case errors.As(err, &unknown):
-		return "the peer's certificate is signed by an unknown authority; add it to RootCAs in the local tls.Config (" +
+		return "the peer's certificate is signed by an unknown authority; add it to " + local + " in the local tls.Config " + caFile + " (" +
 			unverified.UnverifiedCertificates[0].Issuer.String() + ")"
 	case errors.As(err, &host):
 		return "the peer's certificate is for another host; look the peer up by a name in the certificate, or set ServerName in the local tls.Config (" +

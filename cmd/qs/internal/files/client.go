@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -145,6 +146,9 @@ func NeedsCertificate(err error) bool { return errors.As(err, new(certificateErr
 
 const bothTLS = "use TLS at both ends or at neither: set --cert, --key and --ca as the program there does"
 
+// loadTLSHint matches the advice for callers of qs.LoadTLS in the texts of TLS errors.
+var loadTLSHint = regexp.MustCompile(` \(LoadTLS: [^)]*\)`)
+
 // explainTLSError returns a description of the TLS error with the text what, and a remedy that names flags of the
 // command. If the error is not known, the description is what itself.
 func explainTLSError(what string) (said, todo string, known bool) {
@@ -159,7 +163,7 @@ func explainTLSError(what string) (said, todo string, known bool) {
 		{"the peer does not use TLS", bothTLS},
 	} {
 		if before, rest, ok := strings.Cut(what, c[0]); ok {
-			if _, detail, ok := strings.Cut(rest, " ("); ok {
+			if _, detail, ok := strings.Cut(loadTLSHint.ReplaceAllString(rest, ""), " ("); ok {
 				c[0] += " (" + detail
 			}
 			return before + c[0], c[1], true
