@@ -128,6 +128,8 @@ func (k *callCommand) run(args []string) error {
 	}
 	out := k.app.stdout
 	switch {
+	case k.count > 0 && k.c.missingTypes != "":
+		return usageError{fmt.Sprintf("--count is for streams: %s: the kind of %s is not known; NOT sent", k.c.missingTypes, k.method)}
 	case k.count > 0 && !about.stream:
 		return usageError{fmt.Sprintf("--count is for streams, and %s is not a stream; NOT sent", k.method)}
 	case k.isRaw && about.stream:
@@ -267,20 +269,25 @@ func (c *client) adviseError(method string, err error) error {
 			}
 		}
 	}
-	what := adviceFor(code, hg.FateOf(err), answered, c.peer.String())
-	if answered && code == hg.ErrNoMethod && hg.FateOf(err) != hg.Ran {
+	fate := hg.FateOf(err)
+	what := adviceFor(code, fate, answered, c.peer.String())
+	if answered && code == hg.ErrNoMethod && fate != hg.Ran {
 		what = c.listingAdvice(method)
 	}
+	if answered {
+		if _, todo, ok := c.explainKind(method, remote); ok {
+			what = todo
+		}
+	}
 	if call, ok := errors.AsType[*hg.Error](err); ok {
-		err = show.Reword(err, strings.Replace(err.Error(), call.Error(), c.describeFailure(method, call), 1))
+		err = show.Reword(err, strings.Replace(err.Error(), call.Error(), c.describeFailure(method, call, fate), 1))
 	}
 	lines = append([]string{fmt.Sprintf("code:   %d, %v", uint8(code), code)}, lines...)
 	return show.Advise(err, append(lines, "to do:  "+what)...)
 }
 
-// describeFailure returns a text that describes a call's error and whether its request ran.
-func (c *client) describeFailure(method string, call *hg.Error) string {
-	fate := map[hg.Fate]string{hg.Ran: "it ran", hg.NotRun: "it did NOT RUN", hg.MaybeRan: "it MAY HAVE RUN"}[call.Fate]
+// describeFailure returns a text that describes a call's error and its fate.
+func (c *client) describeFailure(method string, call *hg.Error, fate hg.Fate) string {
 	what := files.SayUnanswered(c.peer, call)
 	remote, answered := hg.RemoteOf(call)
 	switch {
@@ -289,13 +296,22 @@ func (c *client) describeFailure(method string, call *hg.Error) string {
 		if remote.Refused {
 			verb = "refuses"
 		}
-		what = fmt.Sprintf("%s %s: %s", c.peer, verb, cmp.Or(remote.Text, remote.Code.Error()))
+		text, _, ok := c.explainKind(method, remote)
+		if !ok {
+			text = cmp.Or(remote.Text, remote.Code.Error())
+		}
+		what = fmt.Sprintf("%s %s: %s", c.peer, verb, text)
 	case hg.CodeOf(call) == hg.ErrTimeout:
 		what = fmt.Sprintf("%s did not answer within %v", c.peer, c.timeout)
 	case errors.Is(call, errInterrupted):
 		what = fmt.Sprintf("interrupted before %s answered", c.peer)
 	}
-	return method + ": " + what + "; " + fate
+	return method + ": " + what + "; " + fateClause(fate)
+}
+
+// fateClause returns a text that describes whether a request ran.
+func fateClause(fate hg.Fate) string {
+	return map[hg.Fate]string{hg.Ran: "it ran", hg.NotRun: "it did NOT RUN", hg.MaybeRan: "it MAY HAVE RUN"}[fate]
 }
 
 // adviceFor returns the remedy for a call that failed with the given code and fate. The answered parameter reports
@@ -305,7 +321,9 @@ func adviceFor(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 	switch {
 	case code == hg.ErrTimeout && fate == hg.NotRun && !answered:
 		return "it did not run: retry it, or give it more time with --timeout; qs ping " + addr + " shows whether it answers"
-	case code == hg.ErrTimeout && fate != hg.NotRun:
+	case code == hg.ErrTimeout && fate == hg.Ran:
+		return "give it more time with --timeout; it ran, so check before you retry it"
+	case code == hg.ErrTimeout && fate == hg.MaybeRan:
 		return "give it more time with --timeout; it may have run, so check before you retry it"
 	case answered && (code == hg.ErrBadInput || code == na.ErrProtocol && fate == hg.NotRun):
 		return "check its codec and input (qs rpcs " + addr + "); --raw is for codec raw, --oneway for one-way methods"

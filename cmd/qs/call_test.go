@@ -547,14 +547,71 @@ func TestStreamCut(t *testing.T) {
 	q = run(t, exitMayHaveRun, "call", "-json", "-timeout", "1s", addr, "tick", "1")
 	require.Regexp(t, `"code_text":"timed out","fate":"ran"`, q.errors.String())
 	require.Equal(t, "0\n1\n", run(t, 0, "call", "-timeout", "0", "-n", "2", addr, "tick", "4").out.String())
-	require.Regexp(t, `did not answer within 1s; it MAY HAVE RUN`, run(t, exitMayHaveRun, "call", "-timeout", "1s", addr, "tick", "0").errors.String())
+	require.Equal(t, "qs call: tick: "+addr+" sent no item within 1s; it MAY HAVE RUN\n  code:   20, timed out\n"+
+		"  to do:  use --timeout 0 for a subscription, whose items may come at any time; otherwise check before you retry it\n",
+		run(t, exitMayHaveRun, "call", "-timeout", "1s", addr, "tick", "0").errors.String())
 	require.Equal(t, "qs call: --count is for streams, and shop/token is not a stream; NOT sent\n", run(t, exitUsage, "call", "-n", "1", startTypedTarget(t, true), "shop/token", `""`).errors.String())
+}
+
+// TestTypesDenied checks that the texts about a method whose types the program does not publish name
+// the reason: Inspect is not set, or the authorizer denied the request for the types.
+func TestTypesDenied(t *testing.T) {
+	t.Parallel()
+	handle := func(n *qs.Node) {
+		qs.Define[goods, int64]("goods").Handle(n, func(context.Context, goods) (int64, error) { return 0, nil })
+		qs.DefineStream[int, int]("tick").Handle(n, func(context.Context, int, func(int) error) error { return nil })
+		qs.DefineDuplex[int, int, int]("chat").Handle(n, func(context.Context, int, *qs.DuplexServer[int, int]) error { return nil })
+	}
+	source := filepath.Join(t.TempDir(), "source")
+	require.NoError(t, os.WriteFile(source, nil, 0o600))
+	for _, c := range []struct {
+		cfg qs.Config
+		why string
+	}{
+		{qs.Config{}, "the program does not tell what it serves (qs.Config.Inspect)"},
+		{qs.Config{Inspect: true, Authorize: func(_ context.Context, c *qs.Call) error {
+			if c.Method == inspect.RPCsRPC {
+				return qs.Errorf(qs.ErrPermission, "not for you")
+			}
+			return nil
+		}}, "the request for the types (hg/rpcs) was denied: not for you"},
+	} {
+		addr := startTargetNodeWith(t, c.cfg, handle)
+		require.Equal(t, "qs call: --source and --sink: "+c.why+": the fields of goods are not known; NOT sent\n",
+			run(t, exitUsage, "call", "-source", "Goods="+source, addr, "goods").errors.String())
+		require.Equal(t, "qs call: --count is for streams: "+c.why+": the kind of tick is not known; NOT sent\n",
+			run(t, exitUsage, "call", "-count", "1", addr, "tick", "0").errors.String())
+		require.Equal(t, "qs call: tick: "+addr+" refuses: tick is a stream (DefineStream), and this was not known, because "+c.why+"; it did NOT RUN\n"+
+			"  code:   12, protocol error\n  to do:  let the program publish its types: it needs qs.Config.Inspect, and an authorizer that allows hg/rpcs\n",
+			run(t, exitUsage, "call", addr, "tick", "0").errors.String())
+		require.Equal(t, "qs call: chat: "+addr+" refuses: chat is a duplex (DefineDuplex): its caller sends items; it did NOT RUN\n"+
+			"  code:   12, protocol error\n  to do:  call it from a program that uses package qs\n",
+			run(t, exitUsage, "call", addr, "chat", "0").errors.String())
+	}
+}
+
+// TestOneFate checks that the remedy for a call that timed out names the same fate as its error.
+func TestOneFate(t *testing.T) {
+	t.Parallel()
+	for fate, want := range map[hg.Fate]string{hg.Ran: "; it ran, so", hg.MaybeRan: "; it may have run, so", hg.NotRun: "it did not run: "} {
+		require.Contains(t, adviceFor(hg.ErrTimeout, fate, false, "tcp://h:1"), want)
+	}
+	addr := startTargetNode(t, func(n *qs.Node) {
+		qs.Define[int, int]("late").Handle(n, func(context.Context, int) (int, error) { return 0, qs.Errorf(qs.ErrTimeout, "the disk is slow") })
+	})
+	require.Regexp(t, `(?s)answers: the disk is slow; it ran\n.*to do: .*it ran, so check`, run(t, exitHandler, "call", addr, "late", "0").errors.String())
 }
 
 // startTargetNode serves a node of this process.
 func startTargetNode(t *testing.T, handle func(n *qs.Node)) (addr string) {
 	t.Helper()
-	n, err := qs.Open("tcp://127.0.0.1:0", qs.Config{Inspect: true})
+	return startTargetNodeWith(t, qs.Config{Inspect: true}, handle)
+}
+
+// startTargetNodeWith is like startTargetNode, with the given configuration.
+func startTargetNodeWith(t *testing.T, cfg qs.Config, handle func(n *qs.Node)) (addr string) {
+	t.Helper()
+	n, err := qs.Open("tcp://127.0.0.1:0", cfg)
 	require.NoError(t, err)
 	handle(n)
 	served := make(chan error, 1)

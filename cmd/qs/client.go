@@ -23,7 +23,8 @@ type client struct {
 	context *hg.Context // the node's context
 	peer    na.Addr
 
-	timeout time.Duration // timeout of calls, for error messages
+	timeout      time.Duration // timeout of calls, for error messages
+	missingTypes string        // reason why the program's types are not known, for error messages; "" if they are
 }
 
 func dial(n *network, addr string) (*client, error) {

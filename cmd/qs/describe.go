@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -39,8 +40,9 @@ func (k *callCommand) describe(ctx context.Context) (methodDescription, error) {
 	}
 	within := cmp.Or(k.timeout, readOnlyTimeout)
 	b, err := k.c.callReadOnly(ctx, within, "publish its types", inspect.RPCsRPC, nil, k.meta)
-	if _, answered := hg.RemoteOf(err); answered {
-		d.why = "the program does not tell what it serves (qs.Config.Inspect)"
+	if remote, answered := hg.RemoteOf(err); answered {
+		d.why = missingTypesText(remote)
+		k.c.missingTypes = d.why
 		return d, nil
 	}
 	if errors.As(err, new(unansweredError)) {
@@ -70,6 +72,35 @@ func (k *callCommand) describe(ctx context.Context) (methodDescription, error) {
 		d.Method, d.why = typed.Unknown, "the program does not publish its types"
 	}
 	return d, nil
+}
+
+// missingTypesText returns the reason why a program has answered a request for its types with an error.
+func missingTypesText(remote *hg.RemoteError) string {
+	if remote.Code == hg.ErrNoMethod {
+		return "the program does not tell what it serves (qs.Config.Inspect)"
+	}
+	verb := "refused"
+	if remote.Code == hg.ErrPermission || remote.Code == hg.ErrDenied {
+		verb = "denied"
+	}
+	return fmt.Sprintf("the request for the types (%s) was %s: %s", inspect.RPCsRPC, verb, cmp.Or(remote.Text, remote.Code.Error()))
+}
+
+// otherKind matches the text with which a program refuses a request for a method of another kind, and in it the kind.
+var otherKind = regexp.MustCompile(`by the caller, and as (an? \w+ \(\w+\)) by the server`)
+
+// explainKind returns a text and a remedy for the refusal of a request because the method is of another kind than the
+// request. ok is false for other refusals. Requests are of the right kind if the program publishes its types.
+func (c *client) explainKind(method string, remote *hg.RemoteError) (text, todo string, ok bool) {
+	kind := otherKind.FindStringSubmatch(remote.Text)
+	switch {
+	case kind == nil || !remote.Refused:
+		return "", "", false
+	case strings.Contains(kind[1], "Upload"), strings.Contains(kind[1], "Duplex"):
+		return fmt.Sprintf("%s is %s: its caller sends items", method, kind[1]), "call it from a program that uses package qs", true
+	}
+	return fmt.Sprintf("%s is %s, and this was not known, because %s", method, kind[1], cmp.Or(c.missingTypes, "it has changed")),
+		fmt.Sprintf("let the program publish its types: it needs qs.Config.Inspect, and an authorizer that allows %s", inspect.RPCsRPC), true
 }
 
 // defineCodes defines names for the program's error codes, which are published with its methods. It ignores names that

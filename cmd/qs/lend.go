@@ -223,7 +223,13 @@ func (k *callCommand) callStream(ctx context.Context, d *methodDescription, from
 // handler has begun.
 func (k *callCommand) adviseItems(count int, err error) error {
 	_, answered := hg.RemoteOf(err)
-	if count == 0 || answered {
+	code := hg.CodeOf(err)
+	switch {
+	case count == 0 && !answered && code == hg.ErrTimeout && hg.FateOf(err) != hg.NotRun:
+		err = show.Reword(err, fmt.Sprintf("%s: %s sent no item within %v; %s", k.method, k.c.peer, k.timeout, fateClause(hg.FateOf(err))))
+		return show.Advise(err, fmt.Sprintf("code:   %d, %v", uint8(code), code),
+			show.ToDo+"use --timeout 0 for a subscription, whose items may come at any time; otherwise check before you retry it")
+	case count == 0 || answered:
 		return k.c.adviseError(k.method, err)
 	}
 	by := "ended by --timeout, " + k.timeout.String() + ","
@@ -236,7 +242,6 @@ func (k *callCommand) adviseItems(count int, err error) error {
 			by = files.SayUnanswered(k.c.peer, call)
 		}
 	}
-	code := hg.CodeOf(err)
 	err = show.Reword(err, fmt.Sprintf("%s: %s after %s; it ran", k.method, by, countText(count, "item")))
 	lines := []string{fmt.Sprintf("code:   %d, %v", uint8(code), code)}
 	if code == hg.ErrTimeout {

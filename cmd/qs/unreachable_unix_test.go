@@ -36,7 +36,7 @@ func TestUnreachable(t *testing.T) {
 	require.NoError(t, stopped.cmd.Process.Signal(syscall.SIGSTOP))
 	web := httptest.NewServer(nil)
 	t.Cleanup(web.Close)
-	const start = "start the program there (qs serve ADDRESS), or correct the address, "
+	const start = "start the program there, or correct the address, "
 	for name, c := range map[string]struct {
 		flags, addr, what, todo string
 		code                    int

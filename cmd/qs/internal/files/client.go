@@ -198,7 +198,7 @@ func newUnreachableError(peer na.Addr, err error) error {
 	case strings.HasPrefix(what, "no connection within"):
 		todo = "check that a Quicksilver program runs there and is not stopped, and that no firewall drops the packets"
 	case !said:
-		todo = "start the program there (qs serve ADDRESS), or correct the address, transport and port included"
+		todo = "start the program there, or correct the address, transport and port included"
 	}
 	err = hg.Errorf(hg.ErrUnreachable, "%s cannot be reached: %s", peer, what)
 	if needsCertificate {
