@@ -22,12 +22,13 @@ import (
 type outcome string
 
 const (
-	isFine      outcome = "works"
-	isRefused   outcome = "`ErrBadInput`, names `%s`; not run"
-	failsAfter  outcome = "error, names `%s`; has run"
-	isOtherKind outcome = "`ErrProtocol`, names both kinds; not run"
-	isUnserved  outcome = "`ErrNoMethod`, names the method; not run"
-	isDropped   outcome = "dropped, and counted at the server; not run"
+	isFine       outcome = "works"
+	isRefused    outcome = "`ErrBadInput`, names `%s`; not run"
+	failsAfter   outcome = "error, names `%s`; has run"
+	isOtherKind  outcome = "`ErrProtocol`, names both kinds; not run"
+	isOtherCodec outcome = "`ErrProtocol`, names both codecs; not run"
+	isUnserved   outcome = "`ErrNoMethod`, names the method; not run"
+	isDropped    outcome = "dropped, and counted at the server; not run"
 )
 
 // check reports whether a call has ended with the outcome o.
@@ -52,7 +53,7 @@ func (o outcome) check(t *testing.T, field string, err error, begun *atomic.Bool
 		if o == isRefused {
 			require.ErrorIs(t, err, hg.ErrBadInput)
 		}
-	case isOtherKind:
+	case isOtherKind, isOtherCodec:
 		require.ErrorIs(t, err, na.ErrProtocol)
 		require.Regexp(t, `(is defined as an? \w+ \(\w+\) by the caller, and as an? \w+ \(\w+\) by the server)|(is one-way at one side only)|encoded with codec \w+, decoded with \w+`, err.Error())
 	case isUnserved:
@@ -308,7 +309,7 @@ func TestEvolution(t *testing.T) {
 		{"method made a stream", "", plain, items, isOtherKind, isOtherKind},
 		{"method made one-way", "", plain, note, isOtherKind, isDropped},
 		{"stream made one-way", "", items, note, isOtherKind, isDropped},
-		{"codec changed", "", plain, other, isOtherKind, isOtherKind},
+		{"codec changed", "", plain, other, isOtherCodec, isOtherCodec},
 		{"method renamed, or removed", "", plain, gone, isUnserved, isFine},
 		{"error code added: the caller gets its number and the text", "code 77", plain, coded, failsAfter, isFine},
 		{"`Idempotent` added or removed", "", plain, idempotent, isFine, isFine},

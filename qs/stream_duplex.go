@@ -286,12 +286,13 @@ func (q *typedUpload[In, Up, Out]) Report(c *inspect.Call) {
 // A streamCall is a call of a Duplex or an Upload, at the origin.
 type streamCall struct {
 	outgoingCall
-	f              *futureCall // nil if the call was made on the zero Peer
-	codec          methodCodec
-	sendClosed     atomic.Bool           // CloseSend or Close was called
-	refused        atomic.Pointer[error] // error of the item that Send refused, which ended the call
-	err            error                 // result of the last receive: nil, io.EOF, or the error of the call
-	headerReceived bool                  // the header has been received
+	f     *futureCall // nil if the call was made on the zero Peer
+	codec methodCodec
+	// sendEnd is the error of later Sends: errSendClosed after CloseSend or Close, or the error of the
+	// item that Send refused, which ended the call. It is nil until one of these happens first.
+	sendEnd        atomic.Pointer[error]
+	err            error // result of the last receive: nil, io.EOF, or the error of the call
+	headerReceived bool  // the header has been received
 	header         map[string]string
 }
 
@@ -311,14 +312,11 @@ func (k *streamCall) start(ctx context.Context, m *method, to Peer) {
 // the item is too large or cannot be encoded, sendItem ends the call with that error. Otherwise the
 // handler would take the items before it for all, if the caller then closed the stream.
 func (k *streamCall) sendItem(item any) error {
-	switch {
-	case k.f == nil:
+	if k.f == nil {
 		return io.EOF
-	case k.sendClosed.Load():
-		return errSendClosed
 	}
-	if err := k.refused.Load(); err != nil {
-		return *err
+	if end := k.sendEnd.Load(); end != nil {
+		return *end
 	}
 	b, err := encodeItem(k.codec, item)
 	if err != nil {
@@ -333,19 +331,25 @@ func (k *streamCall) sendItem(item any) error {
 	return err
 }
 
-// refuseItem ends the call because of err and returns err.
+// refuseItem ends the call because of err, unless another goroutine has called CloseSend in the
+// meantime or the call has completed. It returns the error of Send.
 func (k *streamCall) refuseItem(err error) error {
-	k.refused.Store(&err)
+	if k.sendEnd.Load() == nil && k.f.isOver() {
+		return io.EOF
+	}
+	if !k.sendEnd.CompareAndSwap(nil, &err) {
+		return *k.sendEnd.Load()
+	}
 	k.f.cancel(err)
 	return err
 }
 
-// closeSend closes the stream to the handler. Only the first call has an effect. If the call's ctx
-// is done or the call has completed, Send may have rejected items, and the handler must not receive
-// io.EOF as if it had received all of them. The stream is then left open, and the end of the call
-// resets it.
+// closeSend closes the stream to the handler, unless that has been done or an item has been refused.
+// If the call's ctx is done or the call has completed, Send may have rejected items, and the handler
+// must not receive io.EOF as if it had received all of them. The stream is then left open, and the
+// end of the call resets it.
 func (k *streamCall) closeSend() {
-	if k.f != nil && !k.sendClosed.Swap(true) && k.f.ctx.Err() == nil && k.refused.Load() == nil && k.streams.sendError() == nil {
+	if k.f != nil && k.sendEnd.CompareAndSwap(nil, &errSendClosed) && k.f.ctx.Err() == nil && k.streams.sendError() == nil {
 		k.streams.up.closeWrite()
 	}
 }
@@ -362,7 +366,7 @@ func (k *streamCall) receiveItem() (b []byte, err error) {
 
 // close ends the call and waits for it to complete.
 func (k *streamCall) close() {
-	k.sendClosed.Store(true)
+	k.sendEnd.CompareAndSwap(nil, &errSendClosed)
 	if k.f != nil {
 		defer k.streams.closeUse()
 		k.f.abandonAndWait()

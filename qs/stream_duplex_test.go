@@ -418,6 +418,45 @@ func TestRefusedItem(t *testing.T) {
 	require.Zero(t, ended.Load())
 }
 
+// A slowItem is an item whose encoding fails once fail is closed.
+type slowItem struct{ encoding, fail chan struct{} }
+
+func (i *slowItem) MarshalBinary() ([]byte, error) {
+	close(i.encoding)
+	<-i.fail
+	return nil, errors.New("no encoding")
+}
+
+// TestItemRefusedAfterClose checks that an item that is refused after another goroutine has closed
+// the stream is not part of the call: Send returns ErrClosed, as for an item that comes too late.
+func TestItemRefusedAfterClose(t *testing.T) {
+	t.Parallel()
+	upload := qs.DefineUpload[int, any, int]("test/slow-upload")
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		upload.Handle(n, func(_ context.Context, _ int, items *qs.Receiver[any]) (n int, err error) {
+			for _, err := range items.All() {
+				if err != nil {
+					return n, err
+				}
+				n++
+			}
+			return n, nil
+		})
+	})
+	up := upload.Call(testContext(t), peer(t, open(t, "tcp://", qs.Config{}), s.Addr().String()), 0)
+	require.NoError(t, up.Send(1))
+	item := &slowItem{make(chan struct{}), make(chan struct{})}
+	sent := make(chan error, 1)
+	go func() { sent <- up.Send(item) }()
+	<-item.encoding
+	n, err := up.CloseAndReceive()
+	close(item.fail)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.ErrorIs(t, <-sent, qs.ErrClosed)
+	require.Equal(t, io.EOF, upload.Call(testContext(t), qs.Peer{}, 0).Send(1))
+}
+
 // TestDuplexRetry checks that Retry repeats a call of which nothing has moved: sent items wait here
 // until a handler has begun.
 func TestDuplexRetry(t *testing.T) {
