@@ -275,6 +275,18 @@ func (c *Call) hasTriedAddr(addr hg.Addr) bool {
 	return been || c.ctl.lastAddr == addr
 }
 
+// countTriedAddrs returns the number of addresses to which attempts of the call were sent.
+func (c *Call) countTriedAddrs() int {
+	k := c.ctl
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := len(k.triedAddrs)
+	if _, been := k.triedAddrs[k.lastAddr]; !been && !k.lastAddr.IsZero() {
+		n++
+	}
+	return n
+}
+
 // spentReason returns the reason why another attempt could not transfer all bytes of a Reader,
 // Writer or stream. It returns "" if another attempt is possible.
 func (c *attemptControl) spentReason() string {

@@ -358,8 +358,14 @@ func (l *loanSet) revokeHandle(h *bulk.Handle) {
 }
 
 // failedBy returns an error that matches both err, the error of a call, and failed, the error of a
-// caller's Reader or Writer. Its text omits that of failed if err already contains it.
+// caller's Reader or Writer. Its text omits that of failed if err already contains it. If err is an
+// hg.Error, so is the result, so that the fate and the time of the call stay at the end of the text.
 func failedBy(err, failed error) error {
+	if e, ok := err.(*hg.Error); ok {
+		both := *e
+		both.Err = failedBy(e.Err, failed)
+		return &both
+	}
 	if r, ok := hg.RemoteOf(err); ok && strings.Contains(r.Text, failed.Error()) {
 		return repeatedCause{err, failed}
 	}

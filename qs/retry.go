@@ -2,6 +2,7 @@ package qs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -94,10 +95,11 @@ func Retry(p RetryPolicy) Interceptor {
 		pause := p.Backoff
 		n := c.Peer.p.n
 		start := n.now()
-		var first error // the error of the first attempt
+		var first error     // the error of the first attempt
+		var tried []hg.Addr // the first maxTriedNames addresses at which attempts failed
 		stop := func(err error, why string) error {
 			return &retriedError{err: err, first: first, attempts: c.Attempt, limit: p.Attempts,
-				elapsed: n.now() - start, why: why}
+				elapsed: n.now() - start, why: why, tried: tried, triedCount: c.countTriedAddrs()}
 		}
 		for ; ; c.Attempt++ {
 			err := next(ctx)
@@ -106,6 +108,9 @@ func Retry(p RetryPolicy) Interceptor {
 			}
 			if first == nil {
 				first = err
+			}
+			if addr := addrOf(err); len(tried) < maxTriedNames && !addr.IsZero() && !slices.Contains(tried, addr) {
+				tried = append(tried, addr)
 			}
 			if ctx.Err() != nil || !c.isRepeatable(err, p.Codes) || p.Attempts > 0 && c.Attempt >= p.Attempts {
 				if c.Attempt == 1 {
@@ -136,10 +141,27 @@ type retriedError struct {
 	limit    int   // maximum number of attempts; negative if there is no limit
 	elapsed  time.Duration
 	why      string // reason why Retry stopped; "" if the error or the limit shows it
+
+	tried      []hg.Addr // the first maxTriedNames addresses of attempts
+	triedCount int       // number of addresses of attempts
+}
+
+// maxTriedNames is the maximum number of addresses in the text of a retriedError.
+const maxTriedNames = 3
+
+// addrOf returns the address at which the attempt with error err failed. It is zero if there is
+// none.
+func addrOf(err error) (addr hg.Addr) {
+	if e, ok := errors.AsType[*hg.Error](err); ok {
+		addr = e.Peer
+	}
+	return addr
 }
 
 // Error returns the text of the last attempt's error, with the number of attempts and the total
-// time in place of the time of that attempt. The error of the first attempt follows if it differs.
+// time in place of the time of that attempt. The error of the first attempt follows if it differs,
+// with its address if that is another one. If the errors do not differ but the addresses do, the
+// addresses follow.
 func (e *retriedError) Error() string {
 	var after string
 	switch {
@@ -167,10 +189,44 @@ func (e *retriedError) Error() string {
 			fate = in.Fate.String()
 		}
 	}
-	if cause := errtext.Cause(first); !strings.Contains(text, cause) {
-		text += "; first error: " + cause + errtext.Suffix(fate)
+	switch cause := errtext.Cause(first); {
+	case !strings.Contains(text, e.comparable(cause)):
+		text += "; first error"
+		if addr := addrOf(e.first); !addr.IsZero() && addr != addrOf(e.err) {
+			text += ", at " + addr.Label()
+		}
+		text += ": " + cause + errtext.Suffix(fate)
+	case len(e.tried) > 1:
+		text += "; tried " + e.triedText()
 	}
 	return text
+}
+
+// comparable returns cause, the text of the first error, without what two errors with the same
+// cause do not share: the address and the time of the next dial.
+func (e *retriedError) comparable(cause string) string {
+	cause, _, _ = strings.Cut(cause, "; next dial in ")
+	if first, last := addrOf(e.first), addrOf(e.err); !first.IsZero() && !last.IsZero() {
+		_, from, _ := strings.Cut(first.Label(), "://")
+		_, to, _ := strings.Cut(last.Label(), "://")
+		if from != "" {
+			cause = strings.ReplaceAll(cause, from, to)
+		}
+	}
+	return cause
+}
+
+// triedText lists the addresses of the attempts.
+func (e *retriedError) triedText() string {
+	names := make([]string, len(e.tried))
+	for i, addr := range e.tried {
+		names[i] = addr.Label()
+	}
+	if more := e.triedCount - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
 func (e *retriedError) Unwrap() error { return e.err }

@@ -6,12 +6,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -720,4 +723,61 @@ func TestRetryCodesOfProgram(t *testing.T) {
 			require.Equal(t, want, runs.Load(), "%s, listed %v", how, listed)
 		}
 	}
+}
+
+// TestRetryErrorNamesAddresses checks that the error of a call at several addresses names them: all
+// of them, three by name, if the attempts failed for the same reason, and that of the first error if
+// it failed for another one.
+func TestRetryErrorNamesAddresses(t *testing.T) {
+	t.Parallel()
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1, Attempts: 5, BudgetRatio: -1})}})
+	closed := func(count int) (addrs []string) { // nothing listens at these
+		for i := range count {
+			addrs = append(addrs, fmt.Sprintf("tcp://127.0.0.1:%d", i+1))
+		}
+		return addrs
+	}
+	const addr = `tcp://127\.0\.0\.1:\d`
+	for count, says := range map[int]string{
+		1: `\(did not run, after 5 of 5 attempts in \S+\)$`,
+		2: `\(did not run, after 5 of 5 attempts in \S+\); tried ` + addr + ` and ` + addr + `$`,
+		3: `\); tried ` + addr + `, ` + addr + ` and ` + addr + `$`,
+		5: `\); tried ` + addr + `, ` + addr + `, ` + addr + ` and 2 more$`,
+	} {
+		_, err := upper.Call(testContext(t), peer(t, n, closed(count)...), "a")
+		require.ErrorIs(t, err, qs.ErrUnreachable)
+		require.Regexp(t, says, err.Error())
+	}
+
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		upper.Handle(n, func(context.Context, string) (string, error) {
+			return "", qs.Refuse(qs.Errorf(qs.ErrNotReady, "loading the index"))
+		})
+	})
+	two := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1, Attempts: 2})}})
+	_, err := upper.Call(testContext(t), peer(t, two, s.Addr().String(), "tcp://127.0.0.1:1"), "a")
+	require.ErrorIs(t, err, qs.ErrUnreachable)
+	require.Regexp(t, `; first error, at `+regexp.QuoteMeta(s.Addr().String())+`: target: loading the index$`, err.Error())
+}
+
+// TestRetryErrorOfReader checks that the error of a Reader that fails in every attempt is in the
+// text once, before one parenthesis.
+func TestRetryErrorOfReader(t *testing.T) {
+	t.Parallel()
+	put := qs.Define[struct{ Body qs.Source }, int]("test/put-failing", qs.Idempotent())
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		put.Handle(n, func(ctx context.Context, in struct{ Body qs.Source }) (int, error) {
+			if _, err := io.ReadAll(in.Body.Reader(ctx)); err != nil {
+				return 0, qs.Errorf(qs.ErrUnavailable, "%w", err)
+			}
+			return 0, nil
+		})
+	})
+	n := open(t, "tcp://", qs.Config{ClientInterceptors: []qs.Interceptor{qs.Retry(qs.RetryPolicy{Backoff: -1})}})
+	burning := errors.New("disk on fire")
+	_, err := put.Call(testContext(t), peer(t, n, s.Addr().String()), struct{ Body qs.Source }{qs.Reader(iotest.ErrReader(burning))})
+	require.ErrorIs(t, err, burning)
+	require.ErrorIs(t, err, qs.ErrUnavailable)
+	require.Equal(t, qs.Ran, qs.FateOf(err))
+	require.Regexp(t, `^hg: forward \S+ to \S+: [^()]*disk on fire \(ran, after 3 of 3 attempts in \S+\)$`, err.Error())
 }
