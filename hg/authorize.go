@@ -79,9 +79,10 @@ func (s *service) tryProceed() bool {
 func (s *service) askAuthorizer() (ok bool) {
 	r := s.request() // safe without s.mu: the request is held until its handler begins
 	from := r.Caller()
-	why := na.WithText(ErrPermission, "no decision by the authorizer")
+	why := na.WithText(ErrPermission, "the authorizer called runtime.Goexit")
 	defer func() { // the authorizer may panic or call runtime.Goexit
 		if p := recover(); p != nil {
+			why = na.WithText(ErrPermission, "the authorizer panicked; see the target's log")
 			s.ctx.class.logger().Error("authorizer panicked", "rpc", s.rpcName(), "peer", s.addr.Label(), "panic", p,
 				"stack", string(debug.Stack()))
 		}

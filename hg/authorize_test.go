@@ -39,10 +39,10 @@ func TestAuthorizerDenies(t *testing.T) {
 		{"CodeOfOurs", "its own time", hg.ErrPermission, func() error { return hg.Errorf(hg.ErrTimeout, "its own time") }},
 		{"Denied", "not you", hg.ErrDenied, func() error { return hg.Errorf(hg.ErrDenied, "not you") }},
 		{"Program", "quota", 200, func() error { return hg.Errorf(200, "quota") }},
-		{"Panic", "no decision", hg.ErrPermission, func() error { panic("oops") }},
-		{"NilPanic", "no decision", hg.ErrPermission, func() error { panic(nil) }},
-		{"EndsItsGoroutine", "no decision", hg.ErrPermission, func() error { runtime.Goexit(); return nil }},
-		{"ErrorThatPanics", "no decision", hg.ErrPermission, func() error { return (*badError)(nil) }},
+		{"Panic", "the authorizer panicked; see the target's log", hg.ErrPermission, func() error { panic("oops") }},
+		{"NilPanic", "the authorizer panicked", hg.ErrPermission, func() error { panic(nil) }},
+		{"EndsItsGoroutine", "the authorizer called runtime.Goexit", hg.ErrPermission, func() error { runtime.Goexit(); return nil }},
+		{"ErrorThatPanics", "the authorizer panicked; see the target's log", hg.ErrPermission, func() error { return (*badError)(nil) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			transports.Each(t, func(t *testing.T, n *transports.Net) {
