@@ -140,6 +140,20 @@ func (m Metadata) All() iter.Seq2[string, string] {
 	}
 }
 
+// String returns the names and values of m, such as `{tenant: "a", traceparent: "00-4bf9…"}`. Values
+// are quoted, and those that are not printable UTF-8 text are escaped. It contains all values, so
+// a log should not contain it if they include secrets.
+func (m Metadata) String() string {
+	var b strings.Builder
+	for name, value := range m.All() {
+		if b.Len() > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s: %q", name, value)
+	}
+	return "{" + b.String() + "}"
+}
+
 // traceMeta is the name, defined by W3C Trace Context, under which a call carries its trace. Its
 // value consists of "00-", the trace ID in 32 hexadecimal digits, "-", and further fields.
 const traceMeta = "traceparent"

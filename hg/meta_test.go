@@ -37,6 +37,9 @@ func TestMeta(t *testing.T) {
 	require.True(t, ok)
 	_, ok = m.Get("c")
 	require.False(t, ok)
+	require.Equal(t, `{a.c-9: "", b: "2", qs-key: "k"}`, m.String())
+	require.Equal(t, `{x: "a\"\n\x00\xffé"}`, fmt.Sprint(newMetadata(t, "x", "a\"\n\x00\xffé")))
+	require.Equal(t, "{}", hg.Metadata{}.String())
 	for _, name := range []string{"", "A", "a_b", "ä", "qs-other", strings.Repeat("a", 64)} {
 		same, err := m.With(name, "x")
 		require.ErrorIs(t, err, hg.ErrInvalid, name)
