@@ -3,6 +3,7 @@ package hg
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/hg/codec"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -163,9 +164,13 @@ func (e *RemoteError) Error() string {
 }
 
 // nameMethod prepends the method's name to the text of an ErrNoMethod refusal by peer. The target
-// cannot do so, because it receives only the hash of the name.
+// cannot do so, because it receives only the hash of the name. The ID in the target's text is
+// dropped; see registry.noMethodError.
 func (e *RemoteError) nameMethod(method string, peer na.Addr) {
 	said := e.Text
+	if strings.HasPrefix(said, noMethodText) {
+		_, said, _ = strings.Cut(said, ", ")
+	}
 	e.Text = fmt.Sprintf("method %s is not served by %s", method, peer.Label())
 	if said != "" {
 		e.Text += "; target: " + said

@@ -167,12 +167,15 @@ func (c *Class) Registered(name string) (RPC, bool) {
 	return RPC{}, false
 }
 
+// noMethodText begins the text of an ErrNoMethod refusal and is followed by the ID.
+const noMethodText = "no method with id "
+
 // noMethodError returns the error for a request whose RPC is not served here. The origin adds the
 // RPC's name, which is not sent. If help is true, the error lists RPCs that are served; see
 // Config.Reflect.
 func (r *registry) noMethodError(id ID, help bool) error {
 	if !help {
-		return na.WithText(ErrNoMethod, fmt.Sprintf("no method with id %#x", uint64(id)))
+		return na.WithText(ErrNoMethod, fmt.Sprintf(noMethodText+"%#x", uint64(id)))
 	}
 	if rpc := r.findRPC(id); rpc != nil {
 		return na.WithText(ErrNoMethod, fmt.Sprintf("%q has no handler", rpc.Name))
@@ -191,5 +194,5 @@ func (r *registry) noMethodError(id ID, help bool) error {
 	if len(names) > 0 {
 		have = "registered: " + strings.Join(names, ", ")
 	}
-	return na.WithText(ErrNoMethod, fmt.Sprintf("no method with id %#x, %s", uint64(id), have))
+	return na.WithText(ErrNoMethod, fmt.Sprintf(noMethodText+"%#x, %s", uint64(id), have))
 }

@@ -122,6 +122,7 @@ func TestNoMethodAndDraining(t *testing.T) {
 				remote, _ := hg.RemoteOf(err)
 				if c.code == qs.ErrNoMethod {
 					require.Contains(t, remote.Text, "method refusals/", kind)
+					require.NotContains(t, remote.Text, "target:", "the name is in the text, and the ID says no more")
 				}
 				require.False(t, errors.Is(err, qs.ErrNoEntry) || errors.Is(err, qs.ErrNotReady), kind)
 			}
