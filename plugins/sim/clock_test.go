@@ -145,6 +145,18 @@ func TestRealDeadlineRefused(t *testing.T) {
 		require.ErrorIs(t, err, hg.ErrInvalid)
 		require.ErrorContains(t, err, "WithTimeout")
 		require.Equal(t, hg.NotRun, hg.FateOf(err))
+		never := func() bool { return false }
+		for name, wait := range map[string]func() error{
+			"Sleep":   func() error { return hctx.Sleep(realTime, time.Second) },
+			"Wait":    func() error { return hctx.Wait(realTime, never) },
+			"WaitFor": func() error { return hctx.WaitFor(realTime, time.Second, never) },
+		} {
+			begun := w.Now()
+			err := wait()
+			require.ErrorIs(t, err, hg.ErrInvalid, name)
+			require.ErrorContains(t, err, "has a deadline in real time; create it with sim.World.WithTimeout", name)
+			require.Equal(t, begun, w.Now(), name)
+		}
 		virtual, cancelVirtual := w.WithTimeout(context.Background(), time.Second)
 		defer cancelVirtual()
 		below, cancelBelow := context.WithTimeout(virtual, time.Hour)
@@ -152,6 +164,7 @@ func TestRealDeadlineRefused(t *testing.T) {
 		var left time.Duration
 		require.NoError(t, h.Call(below, nil, &left))
 		require.InDelta(t, time.Second, left, float64(10*time.Millisecond))
+		require.NoError(t, hctx.Sleep(below, time.Millisecond))
 	})
 	require.NoError(t, w.Run(time.Hour))
 }

@@ -55,7 +55,8 @@
 // coroutine that needs another one should start it with [World.Spawn] and wait in Context.Wait.
 //
 // Contexts also use virtual time. [World.WithTimeout] creates such contexts, and handlers receive
-// them. In a coroutine, a call whose deadline is in real time fails with an error that says so.
+// them. In a coroutine, a call, Wait, WaitFor or Sleep with a deadline in real time fails with an
+// error that says so.
 //
 // Datagrams and the cost of computation are not simulated. A callback takes no virtual time.
 package sim
