@@ -255,7 +255,8 @@ func CodeOf(err error) Code {
 // RemoteOf returns the target's error response that err is or wraps, if any.
 func RemoteOf(err error) (*RemoteError, bool) { return errors.AsType[*RemoteError](err) }
 
-// FateOf returns the fate recorded in err: Ran for nil, and MaybeRan for an error without a fate.
+// FateOf returns the fate recorded in err: Ran for nil, and MaybeRan for an error without a fate,
+// such as one that the program made itself. Errors of calls and lookups have a fate.
 // If err joins several errors, for example with errors.Join, the result is Ran if any of them is,
 // otherwise MaybeRan if any of them is, and NotRun only if all of them are.
 func FateOf(err error) Fate {

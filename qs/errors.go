@@ -126,4 +126,7 @@ func CodeOf(err error) Code { return hg.CodeOf(err) }
 // FateOf returns the fate of the request of a call that returned err. FateOf(nil) is Ran. If err
 // joins several errors, or if the call made several attempts, FateOf returns Ran if one ran,
 // MaybeRan if one may have run, and NotRun otherwise.
+//
+// The errors of Node.Peer and Node.PeerWith have the fate NotRun. For an error that neither a call
+// nor Peer returned, such as one that the program made itself, FateOf returns MaybeRan.
 func FateOf(err error) Fate { return hg.FateOf(err) }

@@ -104,10 +104,10 @@ func (n *Node) Peer(ctx context.Context, addrs ...string) (Peer, error) {
 //
 // A Peer uses at most the first 1,024 addresses. Addresses whose host cannot be found are omitted.
 // PeerWith fails if no address is left. If an address does not match the transport of n, the error
-// matches ErrInvalid or hg.ErrUnsupported.
+// matches ErrInvalid or hg.ErrUnsupported. The fate of every error of Peer and PeerWith is NotRun.
 func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Peer, error) {
 	if err := o.check(addrs); err != nil {
-		return Peer{}, err
+		return Peer{}, newPeerError(err)
 	}
 	if o.ResolveInterval == 0 {
 		o.ResolveInterval = defaultResolveInterval
@@ -123,7 +123,7 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 		case na.OK:
 			p.services = append(p.services, s)
 		case ErrInvalid, hg.ErrUnsupported:
-			return Peer{}, errtext.Wrap("qs: peer", err)
+			return Peer{}, newPeerError(err)
 		default:
 			errs = append(errs, err)
 			if s.w != nil {
@@ -135,9 +135,9 @@ func (n *Node) PeerWith(ctx context.Context, o PeerOptions, addrs ...string) (Pe
 	switch {
 	case len(p.backends) > 0:
 	case len(errs) > 0:
-		return Peer{}, errtext.Wrap("qs: peer", errors.Join(errs...))
+		return Peer{}, newPeerError(errors.Join(errs...))
 	default:
-		return Peer{}, errtext.Wrap("qs: peer", p.noBackendErrorLocked())
+		return Peer{}, newPeerError(p.noBackendErrorLocked())
 	}
 	if len(p.services) == 1 && p.services[0].w == nil && p.healthInterval == 0 {
 		p.single = p.backends[0]
@@ -164,7 +164,29 @@ func (o *PeerOptions) check(addrs []string) error {
 	default:
 		return nil
 	}
-	return fmt.Errorf("qs: peer: %s: %w", what, hg.ErrInvalid)
+	return fmt.Errorf("%s: %w", what, hg.ErrInvalid)
+}
+
+// A peerError is an error of Node.Peer without a fate of its own. It wraps an hg.Error with the fate
+// NotRun, because a call to the Peer was not sent.
+type peerError struct {
+	text string
+	err  hg.Error
+}
+
+// Error implements error.
+func (e *peerError) Error() string { return e.text }
+
+// Unwrap returns the cause, with the fate NotRun.
+func (e *peerError) Unwrap() error { return &e.err }
+
+// newPeerError returns the error of Node.Peer for err. Its fate is NotRun.
+func newPeerError(err error) error {
+	wrapped := errtext.Wrap("qs: peer", err)
+	if FateOf(err) == NotRun {
+		return wrapped
+	}
+	return &peerError{wrapped.Error(), hg.Error{Op: "lookup", Fate: NotRun, Err: err}}
 }
 
 // findService starts watching the service text and waits for its first addresses.
