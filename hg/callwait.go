@@ -231,8 +231,8 @@ func (k *call) wakeWaiterLocked() {
 
 // endedBy is like the function endedBy, but first waits for ctx to be done if the call ended at its
 // deadline. The clocks of c and ctx reach that time at slightly different moments, and ctx.Err, the
-// cause, and the error of the call must agree. It waits at most 100 ms, in case the clock of ctx is
-// slow.
+// cause, and the error of the call must agree. On a busy machine, the timer of ctx may expire late.
+// endedBy waits at most 1 s, in case ctx is never done.
 func (c *Context) endedBy(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || c.nctx.Scheduled() || na.CodeOf(err) != ErrTimeout {
 		return endedBy(ctx, err)
@@ -241,7 +241,7 @@ func (c *Context) endedBy(ctx context.Context, err error) error {
 	if left, wrong := c.timeLeft(ctx); wrong != nil || left == 0 || left > time.Millisecond {
 		return err
 	}
-	slow, stop := c.nctx.WithTimeout(context.Background(), 100*time.Millisecond)
+	slow, stop := c.nctx.WithTimeout(context.Background(), time.Second)
 	defer stop()
 	select {
 	case <-ctx.Done():
