@@ -293,12 +293,17 @@ func TestAnewFlagDiscardsPart(t *testing.T) {
 	require.Zero(t, r.Resumed)
 }
 
-// changedExitCode is the exit code of a copy whose source has changed: on this machine, or at the target.
-func changedExitCode(download bool) int {
-	if download {
-		return exitHandler
+// waitForChange waits until the copy has failed because its source has changed. In a download, the
+// target reports that (exitHandler), unless the data was changed while it was sent: then this side
+// finds that the checksum of a piece is wrong (exitFailed).
+func (b *interruptedCopy) waitForChange() {
+	b.t.Helper()
+	<-b.origin.ended
+	codes := []int{exitFailed}
+	if b.download {
+		codes = append(codes, exitHandler)
 	}
-	return exitFailed
+	require.Contains(b.t, codes, b.origin.code, "output:\n%s\nerrors:\n%s", &b.origin.out, &b.origin.errors)
 }
 
 // TestSourceTruncatedDuringCopy checks that missing pages of a mapped file end the transfer, and
@@ -309,7 +314,7 @@ func TestSourceTruncatedDuringCopy(t *testing.T) {
 		b := startInterruptedCopy(t, download)
 		require.NoError(t, os.Truncate(b.src, brokenSize/2+testPiece/2))
 		b.continueStalled()
-		b.origin.wait(changedExitCode(download))
+		b.waitForChange()
 		require.Contains(t, b.origin.errors.String(), "f was modified during the copy; copy it again")
 		require.NoFileExists(t, b.dst)
 		r, _ := b.resume()
@@ -325,7 +330,7 @@ func TestSourceChangedDuringCopy(t *testing.T) {
 		b := startInterruptedCopy(t, download)
 		writeFile(t, b.src, append([]byte("changed"), b.data...))
 		b.continueStalled()
-		b.origin.wait(changedExitCode(download))
+		b.waitForChange()
 		require.Contains(t, b.origin.errors.String(), "f was modified during the copy; copy it again")
 		require.NoFileExists(t, b.dst)
 		r, _ := b.resume()
