@@ -190,7 +190,7 @@ func (e *retriedError) Error() string {
 		}
 	}
 	switch cause := errtext.Cause(first); {
-	case !strings.Contains(text, e.comparable(cause)):
+	case !strings.Contains(text, e.comparableCause(cause)):
 		text += "; first error"
 		if addr := addrOf(e.first); !addr.IsZero() && addr != addrOf(e.err) {
 			text += ", at " + addr.Label()
@@ -202,9 +202,9 @@ func (e *retriedError) Error() string {
 	return text
 }
 
-// comparable returns cause, the text of the first error, without what two errors with the same
+// comparableCause returns cause, the text of the first error, without what two errors with the same
 // cause do not share: the address and the time of the next dial.
-func (e *retriedError) comparable(cause string) string {
+func (e *retriedError) comparableCause(cause string) string {
 	cause, _, _ = strings.Cut(cause, "; next dial in ")
 	if first, last := addrOf(e.first), addrOf(e.err); !first.IsZero() && !last.IsZero() {
 		_, from, _ := strings.Cut(first.Label(), "://")

@@ -26,7 +26,7 @@ type bulkSocket struct {
 	size  int // size in bytes that is expected of a message: the mean of the last read, or little less than before
 	// watched is whether the poller of a context reads the socket, indexed by context number.
 	watched [256]bool
-	// active is whether Peek reads the socket without being asked to by the poller. It is set when
+	// active reports whether Peek reads the socket without being asked to by the poller. It is set when
 	// the poller reports bulk data, and cleared after idleReads reads have found none.
 	active bool
 	idle   int

@@ -38,10 +38,10 @@ type contextCarrier struct {
 	m           *arq.Machine
 	shared      *sharedSocket
 	sock        socket       // socket that shared had when the context was opened
-	leaving     bool         // whether the context no longer watches sock; guarded by shared.mu
+	leaving     bool         // reports whether the context no longer watches sock; guarded by shared.mu
 	due         atomic.Int64 // time of the machine's next deadline; 0 if it has none
 	sendPending atomic.Bool  // whether the next Poll must send packets that were not produced by Flush
-	// afterCallbacks is whether the next Poll must return at once, because callbacks may be ready.
+	// afterCallbacks reports whether the next Poll must return at once, because callbacks may be ready.
 	afterCallbacks atomic.Bool
 
 	shut bool

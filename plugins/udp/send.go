@@ -144,8 +144,8 @@ func (c *contextCarrier) sendUnlocked() {
 }
 
 // collectPacketsLocked fills the outbox with packets from the machine, until they have at least most
-// bytes, and reports whether there are any. It copies messages immediately, but only borrows the memory of bulk data, which
-// sealPackets copies. With TLS it leaves space before each packet for the header and after it for
+// bytes, and reports whether there are any. It copies messages immediately, but only borrows the
+// memory of bulk data, which sealPackets copies. With TLS it leaves space before each packet for the header and after it for
 // the tag. The endpoint's lock must be held.
 func (c *contextCarrier) collectPacketsLocked(most int) bool {
 	o := &c.out

@@ -39,10 +39,10 @@ type sharedSocket struct {
 	// hints holds the notices in the current batch saying that a peer does not know a connection.
 	hints     []inboundDatagram
 	fragments assembler
-	// hasBulk is whether bulk data has arrived since the socket was opened. Packets of a class with
+	// hasBulk reports whether bulk data has arrived since the socket was opened. Packets of a class with
 	// TLS do not set it, because the system cannot tell which of them carry bulk data.
 	hasBulk bool
-	// hadMessage is whether a message has arrived since the last read of bulk data.
+	// hadMessage reports whether a message has arrived since the last read of bulk data.
 	hadMessage bool
 
 	// table guards byID and byPeer, which hold the connections with TLS by this side's and by the

@@ -60,7 +60,7 @@ func (b *baseline) add(slot *methodSlot, n int64) {
 }
 
 // advanceLocked adds the slots that are more than a minute old at the time now to the baseline. It
-// must be called before the slot for now begins. The caller must hold m.mu.
+// must be called before the slot that contains now begins. The caller must hold m.mu.
 func (m *methodCounter) advanceLocked(now time.Duration) {
 	last, next := m.slots.last, int64(now/slotTime)
 	for n := last + 1; n <= min(next, last+recentSlots); n++ {
