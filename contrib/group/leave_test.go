@@ -34,7 +34,7 @@ func TestLeaveIsForwarded(t *testing.T) {
 	defer stop()
 	seed := ""
 	open := func(name string) (*gossip, chan Member) {
-		s := newGossip(&Options{Name: name, Addr: "tcp://" + name, Gossip: "127.0.0.1:0", Probe: 50 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, 1)
+		s := newGossip(&Options{Name: name, Addr: "tcp://" + name, Gossip: "127.0.0.1:0", Probe: 200 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, 1)
 		var err error
 		s.encoded, err = s.card.marshal()
 		require.NoError(t, err)
@@ -43,6 +43,7 @@ func TestLeaveIsForwarded(t *testing.T) {
 		if name == "leaver" {
 			cfg.Alive = ignoringDelegate{s, "stranger"}
 		}
+		cfg.SuspicionMult = 100 // a process that gets no processor time for a while is not a failed one
 		s.list, err = memberlist.Create(cfg)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, s.Close()) })
@@ -69,12 +70,13 @@ func TestLeaveIsForwarded(t *testing.T) {
 			}
 		}
 	}
-	leaver, _ := open("leaver")
+	leaver, known := open("leaver")
 	_, between := open("between")
 	_, unknown := open("stranger")
 	waitForState(between, "leaver", Alive)
 	waitForState(between, "stranger", Alive)
 	waitForState(unknown, "leaver", Alive)
+	waitForState(known, "between", Alive)
 	require.Equal(t, 2, leaver.countMembers(), "its view has itself and one other")
 	require.NoError(t, leaver.Leave(ctx))
 	require.Equal(t, Left, waitForState(unknown, "leaver", Left, Failed))
