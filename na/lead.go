@@ -199,6 +199,9 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 			c.nudged.Store(false)
 		}
 		next := c.ep.Poll(now)
+		if next != 0 && next <= now { // a carrier has more to send, which delays what has arrived
+			c.pollInlets()
+		}
 		switch {
 		case w.Stirred():
 			return now, nil

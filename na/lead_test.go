@@ -159,6 +159,31 @@ func TestLeaderPollsInEveryTurn(t *testing.T) {
 	}
 }
 
+// TestInletsPolledWhileSending checks that the inlets are polled in every turn in which a carrier has
+// more to send, even if operations complete in each.
+func TestInletsPolledWhileSending(t *testing.T) {
+	const turns = 100
+	b := newLeadTest(t, Config{})
+	n := 0
+	var op *Op
+	begin := func() { op = b.begin(func() {}) }
+	begin()
+	poll := func(now time.Duration) {
+		b.clock += 10 * time.Microsecond
+		n++
+		b.f.timer.Store(int64(now)) // has more to send
+		b.f.end(op, Result{})
+	}
+	b.f.onPoll.Store(&poll)
+	for n < turns {
+		require.NoError(t, b.c.Progress(-1))
+		require.Equal(t, 1, b.c.Trigger(0))
+		begin()
+	}
+	require.GreaterOrEqual(t, b.source.peeks, turns)
+	require.Less(t, b.polls, turns/2, "the descriptors are polled less often, because that needs a system call")
+}
+
 // TestSpinUntilTimer checks a spinner that may poll for longer than until the next timer: the
 // leader polls until that is due, runs it, and polls on.
 func TestSpinUntilTimer(t *testing.T) {

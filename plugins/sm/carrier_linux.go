@@ -45,6 +45,7 @@ type contextCarrier struct {
 	unsent     []*peer        // peers to which the descriptors of this side's memory must be sent again
 	starved    []*peer        // peers that are not read until descriptors may be free
 	resume     []*peer        // peers with more to send than fit in one turn
+	resumeNext []*peer        // the empty slice that replaces resume in the next Poll
 	closing    []*peer        // dead peers, to be closed by Poll
 	directGets []directGet    // gets that copy from a peer's memory
 	released   bool           // whether Release was called
@@ -201,7 +202,7 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	defer c.e.UnlockInput()
 	c.work.Store(false)
 	failed, again, resume, closing := c.failed, c.redials, c.resume, c.closing
-	c.failed, c.redials, c.resume, c.closing = nil, nil, nil, nil
+	c.failed, c.redials, c.resume, c.closing = nil, nil, c.resumeNext, nil
 	for _, p := range failed {
 		if !p.dead.Load() {
 			p.link.Fail(p.err)
@@ -222,6 +223,8 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 		p.inResume = false
 		p.flushLocked()
 	}
+	clear(resume)
+	c.resumeNext = resume[:0]
 	for _, p := range closing {
 		if p.isSendingLocked() {
 			c.closing = append(c.closing, p)

@@ -77,11 +77,10 @@ type bulkPiece struct {
 
 const (
 	maxMessages = 16 // maximum number of messages read from a peer in a row
-	maxPieces   = 4  // maximum number of pieces read in a row, or sent before messages get their turn
+	maxPieces   = 2  // maximum number of pieces of bulk data read in a row, or sent in a row
 	// maxCopied is the maximum number of bytes copied in a row. It is limited so that they are
 	// handled while still in the CPU caches.
 	maxCopied = 256 << 10
-	maxTurn   = 32 // maximum number of pieces sent in a row; Poll continues
 	pieceSize = 64 << 10
 	page      = 4 << 10 // smallest page size of any supported system
 )

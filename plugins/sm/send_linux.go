@@ -12,8 +12,10 @@ import (
 )
 
 // flushLocked sends the session's frames until none remain, the rings are full, or it has sent
-// maxTurn pieces. The endpoint's lock must be held. flushLocked releases the lock while it copies
-// bulk data.
+// maxPieces pieces of bulk data. The next Poll then continues with the bulk data, and until then
+// flushLocked sends only messages. Thus a call waits for at most maxPieces pieces in each direction,
+// because the context reads what has arrived between two calls of Poll. The endpoint's lock must be
+// held. flushLocked releases the lock while it copies bulk data.
 func (p *peer) flushLocked() {
 	if p.writing || p.blocked || !p.up || p.dead.Load() {
 		return
@@ -25,29 +27,28 @@ func (p *peer) flushLocked() {
 	}
 	p.writing = true
 	waited := false
-	for pieces := 0; ; {
+	for {
 		before := p.end.Written()
-		// Messages come first, so that a small message waits for at most one round of pieces.
 		more := p.pullFramesLocked(ring.Messages)
-		more = p.pullFramesLocked(ring.Bulk) || more
+		if !p.inResume {
+			more = p.pullFramesLocked(ring.Bulk) || more
+		}
 		some := p.end.Written() != before
 		staged := len(p.staged)
-		pieces += staged
 		p.copyBodiesLocked()
 		p.publishLocked()
 		if p.dead.Load() || p.err != nil {
 			break
+		}
+		if staged > 0 && (more || staged == maxPieces) {
+			p.sendSoonLocked()
 		}
 		if !more && staged == 0 { // while this goroutine was copying, others may have added frames
 			p.end.Go()
 			break
 		}
 		if some {
-			// The caller may have only one message to send, so leave the rest to Poll.
-			if waited = false; pieces >= maxTurn {
-				p.sendSoonLocked()
-				break
-			}
+			waited = false
 			continue
 		}
 		if waited {
@@ -74,7 +75,7 @@ func (p *peer) flushLocked() {
 	}
 }
 
-// sendSoonLocked makes the next Poll continue sending to p. The endpoint's lock must be held.
+// sendSoonLocked makes the next Poll continue sending bulk data to p. The endpoint's lock must be held.
 func (p *peer) sendSoonLocked() {
 	if !p.inResume {
 		p.inResume = true
