@@ -79,26 +79,39 @@ func TestWriteToEmptySink(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, f.Close()) })
 		return f
 	}
-	empty, wrong := file(), make(chan error, 3)
+	empty, wrong := file(), make(chan error, 5)
+	unsized, err := os.Open("/proc/version") // has content, and the size 0
+	if err != nil {
+		t.Log("no file of size 0 with content:", err)
+		unsized = file()
+		_, err = unsized.WriteString("x")
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() { require.NoError(t, unsized.Close()) })
 	_, to := pair(t, qs.Config{}, func(n *qs.Node) {
 		fill.Handle(n, func(ctx context.Context, in struct{ Body qs.Sink }) (int, error) {
 			_, err1 := in.Body.Writer(ctx).Write(nil)
 			_, err2 := in.Body.WriteAt(nil, 0)
 			_, err3 := io.Copy(in.Body.Writer(ctx), strings.NewReader(""))
 			_, err4 := in.Body.SendFile(ctx, empty)
+			_, err5 := in.Body.Writer(ctx).(io.ReaderFrom).ReadFrom(strings.NewReader(""))
 			_, err := in.Body.Writer(ctx).Write([]byte{1})
 			wrong <- err
 			_, err = in.Body.WriteAt([]byte{1}, 0)
 			wrong <- err
 			_, err = in.Body.WriteAt(nil, 1)
 			wrong <- err
-			return 0, errors.Join(err1, err2, err3, err4)
+			_, err = in.Body.Writer(ctx).(io.ReaderFrom).ReadFrom(strings.NewReader("x"))
+			wrong <- err
+			_, err = in.Body.SendFile(ctx, unsized)
+			wrong <- err
+			return 0, errors.Join(err1, err2, err3, err4, err5)
 		})
 	})
 	for _, s := range []qs.Sink{{}, qs.Buffer(), qs.Buffer(nil), qs.Buffer([]byte{}), qs.FileBuffer(file(), 0)} {
 		_, err := fill.Call(testContext(t), to, struct{ Body qs.Sink }{s})
 		require.NoError(t, err)
-		for range 3 {
+		for range cap(wrong) {
 			err := <-wrong
 			require.ErrorIs(t, err, hg.ErrOverflow)
 			require.ErrorContains(t, err, "the Buffer has 0 bytes")
