@@ -115,7 +115,7 @@ type otherTicketError struct {
 
 // Error implements error.
 func (e *otherTicketError) Error() string {
-	return fmt.Sprintf("the field is a %s at the caller and a %s here",
+	return fmt.Sprintf("the field is a %s at the caller and a %s at the server",
 		e.lent, e.here)
 }
 

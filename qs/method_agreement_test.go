@@ -221,8 +221,8 @@ func TestDisagreements(t *testing.T) {
 		{"a Source more at the client, which is zero", method(keySource{Key: "k"}, text, nil), method(nothing, text, nil), sawText{"{Key:k}"}, "", true},
 		{"a Source more at the server", method(keyOnly{"k"}, text, nil), method(keySource{}, text, nil), sawText{`k, ""`}, "", true},
 		{"a Source with another name", method(keyData{"k", lent()}, text, nil), method(keySource{}, text, nil), nil, `lacks the caller's field "Data": at the server it has Body`, false},
-		{"a Sink for a Source", method(keySwap{"k", qs.Buffer(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*the field is a Sink at the caller and a Source here`, false},
-		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*the field is a Source at the caller and a Sink here`, false},
+		{"a Sink for a Source", method(keySwap{"k", qs.Buffer(room)}, text, nil), method(keySource{}, text, nil), nil, `Body: .*the field is a Sink at the caller and a Source at the server`, false},
+		{"a Source for a Sink", method(keySource{"k", lent()}, text, nil), method(keySwap{}, text, nil), nil, `Body: .*the field is a Source at the caller and a Sink at the server`, false},
 		{"a Source for bytes", method(keySource{"k", lent()}, text, nil), method(struct {
 			Key  string
 			Body []byte
