@@ -1,6 +1,7 @@
 package qs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -332,12 +333,17 @@ func (k *streamCall) sendItem(item any) error {
 }
 
 // refuseItem ends the call because of err, unless another goroutine has called CloseSend in the
-// meantime or the call has completed. It returns the error of Send.
+// meantime, the call's ctx is done, or the call has completed. It returns the error of Send.
 func (k *streamCall) refuseItem(err error) error {
-	if k.sendEnd.Load() == nil && k.f.isOver() {
-		return io.EOF
-	}
-	if !k.sendEnd.CompareAndSwap(nil, &err) {
+	end := k.sendEnd.Load()
+	switch {
+	case end != nil:
+		return *end
+	case k.f.ctx.Err() != nil:
+		return context.Cause(k.f.ctx)
+	case k.f.isOver():
+		return cmp.Or(k.streams.sendError(), io.EOF)
+	case !k.sendEnd.CompareAndSwap(nil, &err):
 		return *k.sendEnd.Load()
 	}
 	k.f.cancel(err)

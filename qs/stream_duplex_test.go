@@ -457,6 +457,56 @@ func TestItemRefusedAfterClose(t *testing.T) {
 	require.Equal(t, io.EOF, upload.Call(testContext(t), qs.Peer{}, 0).Send(1))
 }
 
+// TestItemRefusedAfterEnd checks that an item that cannot be encoded is refused only while the call is
+// in flight. Later, Send returns the same error as for any other item, which is that of the call.
+func TestItemRefusedAfterEnd(t *testing.T) {
+	t.Parallel()
+	upload := qs.DefineUpload[int, any, int]("test/ended-upload")
+	s := server(t, qs.Config{}, func(n *qs.Node) {
+		upload.Handle(n, func(ctx context.Context, early int, _ *qs.Receiver[any]) (int, error) {
+			if early == 0 {
+				<-ctx.Done()
+			}
+			return 0, nil
+		})
+	})
+	c, err := qs.Open("tcp://", qs.Config{})
+	require.NoError(t, err)
+	to, cause := peer(t, c, s.Addr().String()), errors.New("the cause")
+	var calls []*qs.UploadCall[any, int]
+	begin := func(ctx context.Context, early int) *qs.UploadCall[any, int] {
+		calls = append(calls, upload.Call(ctx, to, early))
+		return calls[len(calls)-1]
+	}
+	refuses := func(up *qs.UploadCall[any, int], want error) {
+		t.Helper()
+		require.ErrorIs(t, up.Send(make(chan int)), want)
+		require.ErrorIs(t, up.Send(1), want)
+	}
+
+	ctx, stop := context.WithCancelCause(testContext(t))
+	up := begin(ctx, 0)
+	stop(cause)
+	refuses(up, cause)
+	_, err = up.CloseAndReceive()
+	require.ErrorIs(t, err, cause)
+
+	ctx, stop = context.WithCancelCause(testContext(t))
+	ended := begin(ctx, 1)
+	for err = nil; err != io.EOF; err = ended.Send(1) {
+		require.NoError(t, err)
+	}
+	refuses(ended, io.EOF)
+	stop(cause)
+	refuses(ended, cause)
+
+	require.NoError(t, c.Close())
+	refuses(begin(testContext(t), 0), qs.ErrClosed)
+	for _, up := range calls {
+		up.Close()
+	}
+}
+
 // TestDuplexRetry checks that Retry repeats a call of which nothing has moved: sent items wait here
 // until a handler has begun.
 func TestDuplexRetry(t *testing.T) {
