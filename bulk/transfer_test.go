@@ -733,7 +733,7 @@ func TestErrorText(t *testing.T) {
 	require.Equal(t, hg.ErrCanceled, na.CodeOf(err))
 	require.Equal(t, cause, errors.Unwrap(err))
 	err = &bulk.Error{Dir: bulk.Push, Peer: addr, Size: 10, Err: hg.ErrTimeout}
-	require.Equal(t, "bulk: push to tcp://10.0.0.7:9000: timed out (moved 0 of 10 bytes)", err.Error())
+	require.Equal(t, "bulk: push to tcp://10.0.0.7:9000: deadline exceeded (moved 0 of 10 bytes)", err.Error())
 	e, ok := errors.AsType[*bulk.Error](err)
 	require.True(t, ok && e.Timeout())
 }

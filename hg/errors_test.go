@@ -34,7 +34,7 @@ func TestErrorTextOfEveryFact(t *testing.T) {
 		{hg.Error{Op: "lookup", RPC: "tcp://one:1", Took: took, Fate: hg.NotRun, Err: hg.ErrNoEntry},
 			"hg: lookup tcp://one:1: no such entry (after 416µs)"},
 		{hg.Error{Op: "probe", Peer: peer, Took: took, Fate: hg.NotRun, Err: hg.ErrTimeout},
-			"hg: probe tcp://10.0.0.7:9000: timed out (after 416µs)"},
+			"hg: probe tcp://10.0.0.7:9000: deadline exceeded (after 416µs)"},
 		{hg.Error{Op: "respond", RPC: "x", Peer: peer, Fate: hg.Ran, Err: hg.ErrClosed}, "hg: respond x to tcp://10.0.0.7:9000: closed"},
 		{hg.Error{Op: "output of", RPC: "x", Peer: peer, Fate: hg.Ran, Err: hg.ErrOverflow},
 			"hg: output of x from tcp://10.0.0.7:9000: larger than the receiver's limit"},

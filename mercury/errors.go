@@ -94,7 +94,7 @@ var renumberedCodes = map[Code]string{
 	otherError: "the handler failed",
 }
 
-// Error returns the text of the code, for example "target: timed out".
+// Error returns the text of the code, for example "target: deadline exceeded".
 func (e *RemoteError) Error() string {
 	if text := renumberedCodes[e.Code]; text != "" {
 		return "target: " + text

@@ -678,7 +678,7 @@ func TestRetryErrorNamesFirst(t *testing.T) {
 		_, err = once.Go(ctx, to, "a").Wait(context.Background())
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.NotErrorIs(t, err, qs.ErrNotReady, "the first error is only text")
-		require.Regexp(t, `^hg: forward \S+ to sim://one: timed out \(may have run, after 2 attempts in 1m0s\); first error: target: loading the index$`, err.Error())
+		require.Regexp(t, `^hg: forward \S+ to sim://one: deadline exceeded \(may have run, after 2 attempts in 1m0s\); first error: target: loading the index$`, err.Error())
 	})
 	require.NoError(t, w.Run(2*time.Hour))
 }

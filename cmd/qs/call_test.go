@@ -331,7 +331,7 @@ func TestCallStream(t *testing.T) {
 	require.Equal(t, "0\n1\n2\n", run(t, 0, "call", addr, "shop/count", "3").out.String())
 	require.Empty(t, run(t, 0, "call", addr, "shop/count").out.String())
 	require.Contains(t, run(t, 2, "call", addr, "shop/count", `"x"`).errors.String(), "shop/count takes int\n")
-	require.Regexp(t, `(?s)code: +20, timed out.*to do:`, run(t, exitMayHaveRun, "call", "-timeout", "300ms", addr, "shop/count", "-1").errors.String())
+	require.Regexp(t, `(?s)code: +20, deadline exceeded.*to do:`, run(t, exitMayHaveRun, "call", "-timeout", "300ms", addr, "shop/count", "-1").errors.String())
 	for _, args := range [][]string{{"call", addr, "shop/load", `"x"`}, {"call", addr, "shop/chat"}, {"call", "-raw", addr, "shop/chat"}, {"bench", addr, "shop/load"}} {
 		require.Regexp(t, `shop/(load is of kind upload|chat is of kind duplex): its caller sends items, .*; NOT sent\n$`, run(t, exitUsage, args...).errors.String())
 	}
@@ -543,11 +543,11 @@ func TestStreamCut(t *testing.T) {
 	t.Cleanup(func() { close(ended) })
 	q := run(t, exitMayHaveRun, "call", "-timeout", "1s", addr, "tick", "4")
 	require.Equal(t, "0\n1\n2\n3\n", q.out.String())
-	require.Equal(t, "qs call: tick: ended by --timeout, 1s, after 4 items; it ran\n  code:   20, timed out\n  to do:  give it more time with --timeout, 0 for no limit, or end it with --count\n", q.errors.String())
+	require.Equal(t, "qs call: tick: ended by --timeout, 1s, after 4 items; it ran\n  code:   20, deadline exceeded\n  to do:  give it more time with --timeout, 0 for no limit, or end it with --count\n", q.errors.String())
 	q = run(t, exitMayHaveRun, "call", "-json", "-timeout", "1s", addr, "tick", "1")
-	require.Regexp(t, `"code_text":"timed out","fate":"ran"`, q.errors.String())
+	require.Regexp(t, `"code_text":"deadline exceeded","fate":"ran"`, q.errors.String())
 	require.Equal(t, "0\n1\n", run(t, 0, "call", "-timeout", "0", "-n", "2", addr, "tick", "4").out.String())
-	require.Equal(t, "qs call: tick: "+addr+" sent no item within 1s; it MAY HAVE RUN\n  code:   20, timed out\n"+
+	require.Equal(t, "qs call: tick: "+addr+" sent no item within 1s; it MAY HAVE RUN\n  code:   20, deadline exceeded\n"+
 		"  to do:  use --timeout 0 for a subscription, whose items may come at any time; otherwise check before you retry it\n",
 		run(t, exitMayHaveRun, "call", "-timeout", "1s", addr, "tick", "0").errors.String())
 	require.Equal(t, "qs call: --count is for streams, and shop/token is not a stream; NOT sent\n", run(t, exitUsage, "call", "-n", "1", startTypedTarget(t, true), "shop/token", `""`).errors.String())

@@ -95,7 +95,7 @@ var codeText = map[Code]string{
 	ErrAddrInUse:     "address in use",
 	ErrAddrInvalid:   "address not available",
 	ErrUnreachable:   "peer unreachable",
-	ErrTimeout:       "timed out",
+	ErrTimeout:       "deadline exceeded",
 	ErrCanceled:      "operation canceled",
 	ErrIO:            "input/output error",
 	ErrChecksum:      "checksum mismatch",

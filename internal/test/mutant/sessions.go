@@ -65,7 +65,7 @@ var sessionMutants = []Mutant{
 		[]Catcher{{"na", "TestExpedited", `expected: \[\]string\{"CREDIT"`}}},
 	{"expedited-admitted", "a request for a call in flight waits for a place", "128 streams that stand still",
 		[]Edit{{"hg/admission.go", `s.rpc.own.Expedited`, `s.rpc.own.Expedited && !planted()`}},
-		[]Catcher{{"qs", "TestLongCallsAndStream", `timed out after|did not begin before the deadline`}}},
+		[]Catcher{{"qs", "TestLongCallsAndStream", `deadline exceeded|did not begin before the deadline`}}},
 	{"expedited-counted", "what a call in flight lends takes the limit of the requests", "a stream that fails because other calls are long",
 		[]Edit{
 			{overflow, "if expedited {\n\t\treturn &b.expedited", "if expedited && !planted() {\n\t\treturn &b.expedited"},
@@ -161,7 +161,7 @@ var sessionMutants = []Mutant{
 		[]Catcher{{"bulk", "TestPeerReplaced", `expected: "peer lost" in chain: .*refused by the memory.s owner`}}},
 	{"user-heartbeats", "heartbeats are answered only where the user calls Progress", "F56",
 		[]Edit{{deliver, `l.pong, l.pongOp, l.pongTag = true, h.Op, h.Tag`, `if planted() && planted.CalledBy("na.(*backgroundPoller)") { break }; $`}},
-		[]Catcher{{"hg", "TestTargetNotDriven", `expected: "timed out" in chain: .*the peer was silent for`}}},
+		[]Catcher{{"hg", "TestTargetNotDriven", `expected: "deadline exceeded" in chain: .*the peer was silent for`}}},
 	{"silence-ignored", "a silent peer is never given up", "F9, F28, I7",
 		[]Edit{{liveness, `case l.sinceHeard >= timeout:`, `case planted(): $`}},
 		[]Catcher{{"na", "TestPeerNotLostUnread", `Messages: it is silent now`}}},

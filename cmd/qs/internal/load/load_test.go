@@ -152,7 +152,7 @@ func TestRunFailures(t *testing.T) {
 	for i, want := range []Failure{
 		{500, uint8(qs.ErrExhausted), "exhausted", "did_not_run", true, "the quota is used up"},
 		{100, uint8(qs.ErrNotFound), "not found", "ran", true, "no such item"},
-		{1, uint8(hg.ErrTimeout), "timed out", "may_have_run", false, ""},
+		{1, uint8(hg.ErrTimeout), "deadline exceeded", "may_have_run", false, ""},
 	} {
 		got := res.Errors[i]
 		if want.Count == 1 { // the node may have reported it sooner than this side
