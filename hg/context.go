@@ -29,10 +29,10 @@ type Context struct {
 	services spareServices
 
 	admission    admission
-	faults       sync.Once    // guards registration of the OnFault function for requests
-	overdueLogAt atomic.Int64 // time (by Now) of the next check for overdue detached requests; 0 if none
-	cutOff       atomic.Bool  // set once Shutdown no longer waits for handlers
-	starting     atomic.Int32 // number of calls that have checked Draining and have not started
+	faults       sync.Once             // guards registration of the OnFault function for requests
+	overdueLogAt atomic.Int64          // time (by Now) of the next check for overdue detached requests; 0 if none
+	cutOff       atomic.Pointer[error] // set to the reason once Shutdown no longer waits for handlers
+	starting     atomic.Int32          // number of calls that have checked Draining and have not started
 	lent         byteLimit
 	pulled       byteLimit
 	bodies       bodyStats

@@ -48,8 +48,8 @@ func (g *handlerContext) checkEnded() {
 		g.expireAtDeadline()
 	case g.abandoned:
 		g.cancel(errAbandoned)
-	case g.c.cutOff.Load(), g.c.nctx.Closing():
-		g.cancel(errClosed)
+	case g.c.cutOff.Load() != nil, g.c.nctx.Closing():
+		g.cancel(g.c.closeReason())
 	case !g.c.nctx.Connected(g.peer):
 		g.cancel(errLost)
 	}

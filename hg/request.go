@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strings"
 
 	"github.com/quicksilver-rpc/quicksilver/internal/slab"
 	"github.com/quicksilver-rpc/quicksilver/na"
@@ -311,9 +312,12 @@ func (s *service) answerFailed(r Request, f errorBody) {
 	if f.code == ErrPanic && f.text == "" {
 		f.text = "the handler of " + r.Name() + " called runtime.Goexit"
 	}
-	if s.ctx.cutOff.Load() && f.code < codes.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
+	if s.ctx.cutOff.Load() != nil && f.code < codes.ErrNotFound && f.code != ErrPanic && f.fate != na.NotRun {
 		// The shutdown interrupted the handler, so the request may be made at another target.
 		f.code, f.byLibrary = ErrAborted, false
+		if why := s.ctx.closeReason().Error(); !strings.Contains(f.text, why) {
+			f.text = why + ": " + f.text
+		}
 	}
 	over := false
 	defer func() {

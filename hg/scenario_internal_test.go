@@ -41,6 +41,8 @@ func TestNameCollision(t *testing.T) {
 func TestShutdownErrorText(t *testing.T) {
 	require.EqualError(t, &ShutdownError{Calls: 2, Handlers: 1, Open: []string{"handler of x"}, Err: ErrTimeout},
 		"hg: shutdown: 2 calls, 1 handler left (handler of x): "+ErrTimeout.Error())
+	require.EqualError(t, &ShutdownError{Handlers: 3, Open: []string{"handler of x", "handler of y", "handler of x"}, Err: ErrTimeout},
+		"hg: shutdown: 3 handlers left (2 times: handler of x; handler of y): "+ErrTimeout.Error())
 	require.EqualError(t, &ShutdownError{Err: context.DeadlineExceeded}, "hg: shutdown: context deadline exceeded")
 }
 

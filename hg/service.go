@@ -401,7 +401,7 @@ func (s *service) endWithContext(end func(*handlerContext)) {
 // detached request that has not been answered. It then cancels the handler's context.
 func (s *service) cancelForShutdown(left *ShutdownError) {
 	s.mu.Lock()
-	defer s.endWithContext(func(g *handlerContext) { g.cancel(errClosed) })
+	defer s.endWithContext(func(g *handlerContext) { g.cancel(s.ctx.closeReason()) })
 	switch {
 	case s.phase == serviceSending:
 		left.Responses++

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/hghook"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -52,7 +53,7 @@ type ShutdownError struct {
 }
 
 // Error returns a text such as "hg: shutdown: 2 calls, 1 handler left (handler of math/sum has not
-// answered): timed out".
+// answered): deadline exceeded".
 func (e *ShutdownError) Error() string {
 	var left []string
 	for _, f := range []struct {
@@ -73,9 +74,26 @@ func (e *ShutdownError) Error() string {
 		s += ": " + strings.Join(left, ", ") + " left"
 	}
 	if len(e.Open) > 0 {
-		s += " (" + strings.Join(e.Open, "; ") + ")"
+		s += " (" + strings.Join(countEqual(e.Open), "; ") + ")"
 	}
 	return s + ": " + e.Err.Error()
+}
+
+// countEqual returns the distinct texts in their order, each preceded by how often it occurs if that
+// is more than once.
+func countEqual(texts []string) (counted []string) {
+	count := map[string]int{}
+	for _, text := range texts {
+		if count[text]++; count[text] == 1 {
+			counted = append(counted, text)
+		}
+	}
+	for i, text := range counted {
+		if n := count[text]; n > 1 {
+			counted[i] = fmt.Sprintf("%d times: %s", n, text)
+		}
+	}
+	return counted
 }
 
 // Unwrap returns Err.
@@ -103,8 +121,9 @@ func (e *ShutdownError) isEmpty() bool {
 //     registered memory. It stops waiting when nothing is left, when ctx is done or, if ctx has no
 //     deadline, when na.Config.Linger expires.
 //  3. The remaining work is canceled. Calls complete with ErrClosed, and the contexts of handlers
-//     are canceled with ErrClosed as the cause. If such a handler then returns an error, the
-//     response is ErrAborted, unless the error has a code of 64 or above or is marked by Refuse.
+//     are canceled with a cause that matches ErrClosed and names the limit. If such a handler then
+//     returns an error, the response is ErrAborted and begins with that cause, unless the error has
+//     a code of 64 or above or is marked by Refuse.
 //     Detached requests that are not answered within 0.2 s are answered with na.ErrNoResponse.
 //  4. Queued messages are sent, including the last responses, and peers acknowledge them. Shutdown
 //     waits for acknowledgements of messages until the end of step 2 and for another 0.4 s, and for
@@ -133,6 +152,33 @@ func (c *Context) Shutdown(ctx context.Context) error {
 	return shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
 }
 
+// shutdownCause returns err, the error of a shutdown with context ctx, in a form that names
+// Config.ShutdownTimeout of package qs if that ended ctx.
+func shutdownCause(ctx context.Context, err error) error {
+	if d, ok := ctx.Value(hghook.ShutdownTimeoutKey{}).(time.Duration); ok && err == context.DeadlineExceeded {
+		return na.WithText(ErrTimeout, fmt.Sprintf("not complete within %v (Config.ShutdownTimeout)", d))
+	}
+	return err
+}
+
+// cutOffError returns the cause with which a shutdown with context ctx cancels the contexts of
+// handlers. err ended the wait for them, and is nil if none is active.
+func cutOffError(ctx context.Context, err error) error {
+	if err == nil {
+		return errClosed
+	}
+	return na.WithText(ErrClosed, fmt.Sprintf("interrupted by the shutdown of the process: %v", shutdownCause(ctx, err)))
+}
+
+// closeReason returns the cause with which the contexts of handlers are canceled when c is shut
+// down or closed.
+func (c *Context) closeReason() error {
+	if why := c.cutOff.Load(); why != nil {
+		return *why
+	}
+	return errClosed
+}
+
 // isServing reports whether any context of the class has active requests.
 func (c *Class) isServing() bool {
 	c.mu.Lock()
@@ -157,12 +203,13 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	e.Trigger = func(i int) int { return contexts[i].Trigger(0) }
 	e.Idle = func(i int) bool { return contexts[i].isIdle() }
 	patience := time.Duration(0) // time by Now at which unanswered detached requests are answered
-	e.CancelRest = func() {
+	e.CancelRest = func(err error) {
 		patience = contexts[0].Now() + detachedGrace
 		// Set cutOff for all contexts first: a handler may end because one of its calls is
 		// canceled.
+		why := cutOffError(ctx, err)
 		for _, hctx := range contexts {
-			hctx.cutOff.Store(true)
+			hctx.cutOff.Store(&why)
 		}
 		for _, hctx := range contexts {
 			hctx.endRest(left)
@@ -179,7 +226,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 	for _, hctx := range contexts {
 		e.Contexts = append(e.Contexts, hctx.nctx)
 	}
-	if left.Err = e.Run(ctx); left.Err == nil {
+	if left.Err = shutdownCause(ctx, e.Run(ctx)); left.Err == nil {
 		awaitOpen(contexts, regions)
 	}
 	left.Regions = regions()

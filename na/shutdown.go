@@ -104,7 +104,7 @@ func shutdown(ctx context.Context, e *Shutdown) error {
 		u := e.Contexts[i].Upper().Underway()
 		return u.Sends == 0 && u.Moves == 0 && u.Leases == 0 && u.Streams == 0
 	}
-	e.CancelRest = func() {
+	e.CancelRest = func(error) {
 		for _, c := range e.Contexts {
 			u := c.Upper().Underway()
 			cut.Sends, cut.Moves, cut.Served = cut.Sends+u.Sends+u.Streams, cut.Moves+u.Moves, cut.Served+u.Served
@@ -142,8 +142,10 @@ type Shutdown struct {
 	Drain    func()
 	Trigger  func(i int) int // runs callbacks of Contexts[i]; set by the higher layer
 	// reports whether nothing is in flight in Contexts[i] except gets and puts of peers
-	Idle          func(i int) bool
-	CancelRest    func()           // runs after the wait; counts the remaining operations and cancels those it can
+	Idle func(i int) bool
+	// CancelRest runs after the wait, with the error that ended it, or nil if nothing is in flight. It counts the
+	// remaining operations and cancels those it can.
+	CancelRest    func(err error)
 	NoMoreReplies func(i int) bool // reports whether no handler in Contexts[i] may still answer
 	Close         func()
 	Closed        func() bool
@@ -165,7 +167,7 @@ func (s *Shutdown) Run(ctx context.Context) error {
 	if len(s.Contexts) > 0 && !s.all((*Context).Closing) {
 		s.Drain()
 		err = s.waitForWork(ctx)
-		s.CancelRest()
+		s.CancelRest(err)
 		owed := s.waitForAcks(ctx)
 		for _, c := range s.Contexts {
 			s.Unconfirmed = append(s.Unconfirmed, c.Upper().Unconfirmed()...)

@@ -246,7 +246,7 @@ func TestShutdownWaitsForTheLeader(t *testing.T) {
 	<-leads
 	f.onPoll.Store(nil)
 	turns := 0
-	ending := &Shutdown{Contexts: []*Context{c}, Drain: c.Drain, CancelRest: func() {}, Close: c.Close, Closed: c.Closed}
+	ending := &Shutdown{Contexts: []*Context{c}, Drain: c.Drain, CancelRest: func(error) {}, Close: c.Close, Closed: c.Closed}
 	ending.Idle = func(int) bool { return true }
 	ending.NoMoreReplies = func(int) bool { return true }
 	ending.Trigger = func(int) int {

@@ -218,7 +218,8 @@ func alwaysFalse() bool { return false }
 func (n *Node) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var stop context.CancelFunc
-		ctx, stop = n.withTimeout(ctx, max(n.cfg.ShutdownTimeout, 0))
+		limit := max(n.cfg.ShutdownTimeout, 0)
+		ctx, stop = n.withTimeout(context.WithValue(ctx, hghook.ShutdownTimeoutKey{}, limit), limit)
 		defer stop()
 	}
 	if n.isInside() {

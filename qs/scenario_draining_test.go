@@ -233,8 +233,9 @@ func TestInterruptedHandler(t *testing.T) {
 			}
 			return until(ctx, own)
 		})
-		_ = n.Serve(ctx)
+		require.ErrorContains(t, n.Serve(ctx), "not complete within 1s (Config.ShutdownTimeout)")
 	})
+	const interrupted = "target: interrupted by the shutdown of the process: not complete within 1s (Config.ShutdownTimeout)"
 	w.Go("client", func() {
 		w.Sleep(time.Millisecond)
 		n := simulated(t, w, "sim://", qs.Config{})
@@ -246,6 +247,7 @@ func TestInterruptedHandler(t *testing.T) {
 		for item, err := range items.Call(context.Background(), to, false) {
 			if arrived += item; err != nil {
 				require.ErrorIs(t, err, qs.ErrAborted)
+				require.ErrorContains(t, err, interrupted)
 				require.Equal(t, qs.Ran, qs.FateOf(err))
 				break
 			}
@@ -254,9 +256,11 @@ func TestInterruptedHandler(t *testing.T) {
 		require.Equal(t, 1, arrived)
 		_, err = plain.Wait(context.Background())
 		require.ErrorIs(t, err, qs.ErrAborted)
+		require.ErrorContains(t, err, interrupted)
 		require.Equal(t, qs.Ran, qs.FateOf(err))
 		_, err = coded.Wait(context.Background())
 		require.ErrorIs(t, err, qs.ErrUnavailable)
+		require.NotContains(t, err.Error(), interrupted)
 	})
 	require.NoError(t, w.Run(time.Hour))
 }

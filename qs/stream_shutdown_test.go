@@ -19,8 +19,9 @@ import (
 func TestStreamCutOffByShutdown(t *testing.T) {
 	t.Parallel()
 	const own, peers, left = "qs: node closed", "session closed by peer: the process closed", "the process has shut down or closed its node"
+	const shut = "interrupted by the shutdown of the process: context deadline exceeded"
 	for how, want := range map[string]struct{ receive, send, handler string }{
-		"server shuts down": {left, "EOF", left},
+		"server shuts down": {"target: " + shut + " (ran", "EOF", shut}, // the cause that the handler returns, once
 		"server closes":     {peers, "EOF", left},
 		"client shuts down": {"has shut down", own, peers},
 		"client closes":     {"has shut down", own, peers},

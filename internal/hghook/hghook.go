@@ -24,6 +24,10 @@ var ErrorText func(err any, after string) string
 // authorizer.
 type RequestKey struct{}
 
+// ShutdownTimeoutKey is the context key of the time.Duration in the context of a Shutdown whose
+// deadline is that of Config.ShutdownTimeout of package qs.
+type ShutdownTimeoutKey struct{}
+
 // Hooks for a *hg.Handle.
 var (
 	// Forbid makes calls on an idle handle fail with ErrCanceled and NotRun until Reset. If a call
