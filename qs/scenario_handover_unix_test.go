@@ -60,11 +60,16 @@ func TestDrainLeavesSharedSocket(t *testing.T) {
 			go func() { _ = next.Serve(testContext(t)) }()
 			stop()
 			<-drains
-			for range 16 {
+			calls := testContext(t)
+			for reached := 0; reached < 16; {
 				client := open(t, "tcp://", qs.Config{})
-				got, err := name.Call(testContext(t), peer(t, client, old.Addr().String()), false)
+				got, err := name.Call(calls, peer(t, client, old.Addr().String()), false)
+				if reached == 0 && err != nil && qs.FateOf(err) == qs.NotRun && calls.Err() == nil {
+					continue // Draining is done shortly before the old node closes its socket
+				}
 				require.NoError(t, err)
 				require.Equal(t, "new", got)
+				reached++
 			}
 			close(release)
 			got, err := long.Wait(testContext(t))
