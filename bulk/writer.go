@@ -89,7 +89,7 @@ func (w *Writer) startCurrent() error {
 // overflowError returns the error for a write beyond the end of the handle.
 func (w *Writer) overflowError() error {
 	return fmt.Errorf("bulk: push: %w",
-		na.WithText(na.ErrOverflow, fmt.Sprintf("write exceeds the %d bytes of the window", w.window.Size)))
+		na.WithText(na.ErrOverflow, fmt.Sprintf("write exceeds the %d bytes that the peer has lent", w.window.Size)))
 }
 
 // Flush blocks until all written bytes have arrived in the memory of the handle; see Stream.

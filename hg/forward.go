@@ -283,7 +283,7 @@ func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 		return errClosing
 	}
 	if size, limit := int64(k.in.size()), h.ctx.class.cfg.MaxInput; size > limit {
-		return na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes exceeds Config.MaxInput of %d", size, limit))
+		return na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes exceeds this process's Config.MaxInput of %d; lend a qs.Source", size, limit))
 	}
 	if err := k.nextTag(); err != nil {
 		return err

@@ -96,6 +96,7 @@ func TestRefusedRequests(t *testing.T) {
 		defer h.Close()
 		err := p.call(h, make([]byte, 65<<10))
 		requireCode(t, err, hg.ErrOverflow)
+		require.ErrorContains(t, err, "exceeds the target's Config.MaxInput of 65536; lend a qs.Source")
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 
 		oneWay, err := p.origin.RegisterRPC(hg.RPC{Name: "y", OneWay: true})
@@ -117,7 +118,9 @@ func TestOriginRefusesAtOnce(t *testing.T) {
 		h := p.handle(p.rpc("mute", m.handler))
 		defer h.Close()
 		never := func(*hg.Handle, error) { t.Error("a refused Forward ran its callback") }
-		require.ErrorIs(t, h.ForwardRaw(make([]byte, 1<<10+1), never), hg.ErrOverflow)
+		tooLarge := h.ForwardRaw(make([]byte, 1<<10+1), never)
+		require.ErrorIs(t, tooLarge, hg.ErrOverflow)
+		require.ErrorContains(t, tooLarge, "input of 1025 bytes exceeds this process's Config.MaxInput of 1024; lend a qs.Source")
 		require.Error(t, h.Forward(make(chan int), never), "what the codec cannot encode")
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))

@@ -265,7 +265,7 @@ func (e *endpoint) send(t ticket, k opKind, to Addr, tag Tag, buf []byte, p pack
 	case err != nil:
 	case k == kindSendUnexpected && l.sendQueue() >= e.dom.cfg.SendQueue && !t.op.patient && !t.op.expedited:
 		err = WithText(ErrNoCredit, fmt.Sprintf(
-			"send queue full: %d messages to the peer (Config.SendQueue)", e.dom.cfg.SendQueue))
+			"send queue full: %d messages to the peer (na.Config.SendQueue)", e.dom.cfg.SendQueue))
 	case k == kindSendExpected && l.answers >= maxAnswers:
 		err = queueFullError(maxAnswers, "queued expected messages")
 	}

@@ -34,7 +34,7 @@ func TestPolicies(t *testing.T) {
 		waits := s.sendPatient("d")
 		s.trigger()
 		require.ErrorIs(t, over.Err, ErrNoCredit)
-		require.ErrorContains(t, over.Err, "send queue full: 2 messages to the peer", "the local queue is full")
+		require.ErrorContains(t, over.Err, "send queue full: 2 messages to the peer (na.Config.SendQueue)", "the local queue is full")
 		require.Zero(t, early[1].ended)
 		l := s.dialed[0]
 		s.drain(l)

@@ -122,7 +122,7 @@ func (l *session) checkCall(t ticket, s *CallSpec, claim int) error {
 		return queueFullError(l.posted.n, "posted receives")
 	case l.sendQueue() >= limit && !t.op.patient && !t.op.expedited:
 		return WithText(ErrNoCredit, fmt.Sprintf(
-			"send queue full: %d messages to the peer (Config.SendQueue)", limit))
+			"send queue full: %d messages to the peer (na.Config.SendQueue)", limit))
 	}
 	return nil
 }

@@ -128,15 +128,15 @@ func TestHeldNamedInErrors(t *testing.T) {
 	s.drain(l)
 	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.Method, 7, 7), nil))
 	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.PerPeer, 128, 128), nil))
-	require.Equal(t, "it handles 128 requests of this process, its limit (MaxActivePerPeer)", s.nctx.Peers()[0].HeldBy)
+	require.Equal(t, "it handles 128 requests of this process, its limit (hg.Config.MaxActivePerPeer)", s.nctx.Peers()[0].HeldBy)
 	s.advance(time.Second)
 	s.trigger()
 	require.ErrorIs(t, waits.Err, ErrTimeout)
 	require.Equal(t, []Fate{NotRun, MaybeRan}, []Fate{waits.Fate, left.Fate})
 	require.EqualError(t, waits.Err, "na: call script://peer: all 1 envelopes of the target are in use, 1 requests queued: "+
-		"it handles 128 requests of this process, its limit (MaxActivePerPeer)")
+		"it handles 128 requests of this process, its limit (hg.Config.MaxActivePerPeer)")
 	require.EqualError(t, left.Err, "na: call script://peer: no response from the target, where this process's requests are queued: "+
-		"it handles 128 requests of this process, its limit (MaxActivePerPeer)")
+		"it handles 128 requests of this process, its limit (hg.Config.MaxActivePerPeer)")
 	require.NoError(t, s.deliver(l, frame.HeldHeader(heldby.None, 0, 0), nil))
 	require.Empty(t, s.nctx.Peers()[0].HeldBy)
 	late := call(3)

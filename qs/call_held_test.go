@@ -19,10 +19,10 @@ import (
 func TestHeldCallsNameLimit(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]qs.Config{
-		"it handles 4 requests of this process, its limit (MaxActivePerPeer)":           {HG: hg.Config{MaxActivePerPeer: 4}},
-		"it handles 4 requests, its limit (MaxActive)":                                  {HG: hg.Config{MaxActive: 4}},
-		"it handles 4 requests of one method, the limit of that method (MaxConcurrent)": {},
-		"its authorizer has not decided":                                                {Authorize: func(ctx context.Context, _ *qs.Call) error { <-ctx.Done(); return nil }},
+		"it handles 4 requests of this process, its limit (hg.Config.MaxActivePerPeer)":    {HG: hg.Config{MaxActivePerPeer: 4}},
+		"it handles 4 requests, its limit (hg.Config.MaxActive)":                           {HG: hg.Config{MaxActive: 4}},
+		"it handles 4 requests of one method, the limit of that method (qs.MaxConcurrent)": {},
+		"its authorizer has not decided":                                                   {Authorize: func(ctx context.Context, _ *qs.Call) error { <-ctx.Done(); return nil }},
 	} {
 		method := holdAll
 		if cfg.Authorize == nil && cfg.HG.MaxActive == 0 && cfg.HG.MaxActivePerPeer == 0 {

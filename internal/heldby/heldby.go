@@ -31,7 +31,7 @@ type State struct {
 type Holder interface{ HeldBy() State }
 
 // String describes s from the origin's point of view, for example "it handles 128 requests of this
-// process, its limit (MaxActivePerPeer)". It returns "" for the zero value.
+// process, its limit (hg.Config.MaxActivePerPeer)". It returns "" for the zero value.
 func (s State) String() string {
 	switch s.Reason {
 	case None:
@@ -39,11 +39,11 @@ func (s State) String() string {
 	case NotDriven:
 		return "its event loop does not run, or its program is busy"
 	case PerPeer:
-		return fmt.Sprintf("it handles %d requests of this process, its limit (MaxActivePerPeer)", s.Limit)
+		return fmt.Sprintf("it handles %d requests of this process, its limit (hg.Config.MaxActivePerPeer)", s.Limit)
 	case Total:
-		return fmt.Sprintf("it handles %d requests, its limit (MaxActive)", s.Limit)
+		return fmt.Sprintf("it handles %d requests, its limit (hg.Config.MaxActive)", s.Limit)
 	case Method:
-		return fmt.Sprintf("it handles %d requests of one method, the limit of that method (MaxConcurrent)", s.Limit)
+		return fmt.Sprintf("it handles %d requests of one method, the limit of that method (qs.MaxConcurrent)", s.Limit)
 	case Workers:
 		return fmt.Sprintf("none of its workers is free, and %d requests are active", s.Active)
 	case Authorizer:
