@@ -52,7 +52,8 @@ func chainAround(ctx context.Context, is []Interceptor, c *Call, last func(conte
 }
 
 // LogCalls returns an interceptor, for either side, that logs each call when it completes, with its
-// error. A client also logs the fate of a failed call. If l is nil, slog.Default() is used.
+// error and, if a handler returned a code with it (64 to 255), the code's name. A client also logs
+// the fate of a failed call. If l is nil, slog.Default() is used.
 //
 //   - slog.LevelDebug: success, and calls that the caller canceled, such as a subscription.
 //   - slog.LevelInfo: errors that programs expect, which are program-defined codes (128 to 255),
@@ -83,6 +84,9 @@ func LogCalls(l *slog.Logger) Interceptor {
 		}
 		if err != nil {
 			attrs = append(attrs, slog.String("error", err.Error()))
+			if code := CodeOf(err); code >= ErrNotFound {
+				attrs = append(attrs, slog.String("code", code.Error()))
+			}
 			if c.in == (hg.Request{}) { // at the server, the request has arrived, so its fate is known
 				attrs = append(attrs, slog.String("fate", FateOf(err).String()))
 			}

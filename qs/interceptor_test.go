@@ -18,7 +18,7 @@ import (
 // TestLogCallsLevels checks that normal outcomes are not logged as warnings, at either side.
 func TestLogCallsLevels(t *testing.T) {
 	t.Parallel()
-	own := qs.Code(222)
+	own := qs.DefineCode(222, "test: own code")
 	answers := map[string]error{
 		"none":      nil,
 		"own":       qs.Refuse(qs.Errorf(own, "full")),
@@ -50,6 +50,11 @@ func TestLogCallsLevels(t *testing.T) {
 			here.Reset()
 			_, _ = method.Call(testContext(t), to, how)
 			require.Contains(t, here.String(), "level="+level, how)
+			if code := qs.CodeOf(answers[how]); code >= qs.ErrNotFound {
+				require.Contains(t, strings.ReplaceAll(here.String(), `"`, ""), "code="+code.Error()+" fate=")
+			} else {
+				require.NotContains(t, here.String(), "code=", how)
+			}
 		}
 		here.Reset()
 		there.Reset()
