@@ -325,8 +325,10 @@ func adviceFor(code hg.Code, fate hg.Fate, answered bool, addr string) string {
 		return "give it more time with --timeout; it ran, so check before you retry it"
 	case code == hg.ErrTimeout && fate == hg.MaybeRan:
 		return "give it more time with --timeout; it may have run, so check before you retry it"
-	case answered && (code == hg.ErrBadInput || code == na.ErrProtocol && fate == hg.NotRun):
+	case answered && fate == hg.NotRun && (code == hg.ErrBadInput || code == na.ErrProtocol):
 		return "check its codec and input (qs rpcs " + addr + "); --raw is for codec raw, --oneway for one-way methods"
+	case code == hg.ErrBadInput && fate == hg.Ran:
+		return "the method ran and did not accept its input: see the text, and qs rpcs " + addr
 	case fate == hg.Ran:
 		return "the method ran and returned this error; see its text"
 	case code == hg.ErrPermission:

@@ -742,7 +742,7 @@ func TestCallAdvice(t *testing.T) {
 		{hg.ErrNoEntry, hg.Ran, "the method ran and returned this error"},
 		{na.ErrProtocol, hg.NotRun, "check its codec"},
 		{na.ErrProtocol, hg.Ran, "the method ran and returned this error"},
-		{hg.ErrBadInput, hg.Ran, "check its codec"},
+		{hg.ErrBadInput, hg.NotRun, "check its codec"}, {hg.ErrBadInput, hg.Ran, "did not accept its input"},
 		{hg.ErrPermission, hg.NotRun, "present a certificate"},
 		{hg.ErrPermission, hg.Ran, "the method ran and returned this error"},
 		{hg.ErrDenied, hg.Ran, "the method ran and returned this error"},
