@@ -3,6 +3,7 @@ package qs_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/quicksilver-rpc/quicksilver/hg"
+	"github.com/quicksilver-rpc/quicksilver/na"
 	"github.com/quicksilver-rpc/quicksilver/plugins/sim"
 	"github.com/quicksilver-rpc/quicksilver/qs"
 )
@@ -111,4 +113,37 @@ func callUndriven(t *testing.T, timeout time.Duration, call func(ctx context.Con
 	}
 	require.ErrorContains(t, err, "event loop does not run")
 	return err
+}
+
+// TestCallsWaitBeyondSendQueue checks that calls wait for an envelope of their target however many
+// they are: na.Config.SendQueue limits only requests for which no caller waits.
+func TestCallsWaitBeyondSendQueue(t *testing.T) {
+	t.Parallel()
+	const envelopes, sendQueue, calls = 4, 2, 50
+	began, release := make(chan struct{}, calls), make(chan struct{})
+	method := qs.Define[int, int]("test/beyond", qs.MaxConcurrent(1), qs.MaxQueue(calls))
+	s := server(t, qs.Config{HG: hg.Config{NA: na.Config{Envelopes: envelopes}}}, func(n *qs.Node) {
+		method.Handle(n, func(_ context.Context, i int) (int, error) {
+			began <- struct{}{}
+			<-release
+			return i, nil
+		})
+	})
+	n := open(t, "tcp://", qs.Config{HG: hg.Config{NA: na.Config{SendQueue: sendQueue}}})
+	to := peer(t, n, s.Addr().String())
+	ctx := testContext(t)
+	futures := []*qs.Future[int]{method.Go(ctx, to, 0)}
+	<-began
+	for i := 1; i < calls; i++ {
+		futures = append(futures, method.Go(ctx, to, i))
+	}
+	for n.HG().NA().Stats().Queued < calls-1-envelopes {
+		runtime.Gosched()
+	}
+	close(release)
+	for i, f := range futures {
+		got, err := f.Wait(ctx)
+		require.NoError(t, err)
+		require.Equal(t, i, got)
+	}
 }
