@@ -73,8 +73,8 @@ func openError(err error) error {
 // The error matches
 //
 //   - ErrInvalid: an invalid Config or address. The text names all invalid fields of Config. Only if
-//     there are none does it name all invalid fields of HG and HG.NA, which also validate PeerTimeout
-//     and IdleTimeout.
+//     there are none does it name all invalid fields of HG and HG.NA, which also validate
+//     PeerTimeout, IdleTimeout and Name.
 //   - hg.ErrUnsupported: no plugin has the scheme,
 //   - ErrNoEntry: the host was not found,
 //   - na.ErrAddrInUse, and syscall.EADDRINUSE: the port is in use,
