@@ -470,7 +470,7 @@ func (e *endpoint) shutDown() {
 		e.finishOpLocked(o, Result{Err: ErrClosed})
 	}
 	for _, l := range e.sortedSessions() {
-		l.close(ErrClosed, ErrClosed, "the process closed the context", false)
+		l.close(ErrClosed, ErrClosed, "the process has shut down or closed its node", false)
 	}
 	// The timers of calls have already been removed with the sessions.
 	for o, _ := e.timers.First(); o != nil; o, _ = e.timers.First() {
