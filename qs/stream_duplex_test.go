@@ -391,7 +391,7 @@ func TestRefusedItem(t *testing.T) {
 		c := open(t, "tcp://", qs.Config{ClientInterceptors: interceptors})
 		to := peer(t, c, s.Addr().String())
 		for item, text := range map[any]string{
-			strings.Repeat("x", 65<<20): "MaxOutput",
+			strings.Repeat("x", 65<<20): "exceeds the sender's hg.Config.MaxOutput of 67108864",
 			struct{ F chan int }{}:      "cannot encode the item",
 		} {
 			for range 10 {
@@ -416,6 +416,38 @@ func TestRefusedItem(t *testing.T) {
 		(&rowSource{}).waitUntilIdle(t, c, s)
 	}
 	require.Zero(t, ended.Load())
+}
+
+// TestItemExceedsReceiver checks that an item that the sender's limit allows and the receiver's does
+// not is refused by the receiver, whose error says whose limit it is, at either side.
+func TestItemExceedsReceiver(t *testing.T) {
+	t.Parallel()
+	sizes := qs.DefineDuplex[int, []byte, []byte]("test/sizes")
+	serve := func(n *qs.Node) {
+		sizes.Handle(n, func(_ context.Context, size int, s *qs.DuplexServer[[]byte, []byte]) error {
+			if size > 0 {
+				return s.Send(make([]byte, size))
+			}
+			_, err := s.Receive()
+			return err
+		})
+	}
+	small := qs.Config{HG: hg.Config{MaxOutput: 50}}
+	const want = "item of 66 bytes exceeds the receiver's hg.Config.MaxOutput of 50"
+
+	s := server(t, small, serve)
+	up := sizes.Call(testContext(t), peer(t, open(t, "tcp://", qs.Config{}), s.Addr().String()), 0)
+	defer up.Close()
+	require.NoError(t, up.Send(make([]byte, 64)))
+	_, err := up.Receive()
+	require.ErrorContains(t, err, "target: "+want)
+
+	s = server(t, qs.Config{}, serve)
+	down := sizes.Call(testContext(t), peer(t, open(t, "tcp://", small), s.Addr().String()), 64)
+	defer down.Close()
+	_, err = down.Receive()
+	require.ErrorIs(t, err, hg.ErrOverflow)
+	require.ErrorContains(t, err, want)
 }
 
 // A slowItem is an item whose encoding fails once fail is closed.

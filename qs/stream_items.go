@@ -206,7 +206,7 @@ func (w *itemWriter) add(ctx context.Context, b *itemBuffer) error {
 	item := b.b
 	if int64(len(item)) > w.maxItem {
 		b.free()
-		return hg.Errorf(hg.ErrOverflow, "qs: item of %d bytes exceeds hg.Config.MaxOutput of %d", len(item),
+		return hg.Errorf(hg.ErrOverflow, "qs: item of %d bytes exceeds the sender's hg.Config.MaxOutput of %d", len(item),
 			w.maxItem)
 	}
 	w.mu.Lock()
@@ -436,7 +436,7 @@ func (r *itemReader) check(size uint64, head int) error {
 	case head < 0:
 		return hg.Errorf(na.ErrProtocol, "malformed item: its length has more than 64 bits")
 	case head > 0 && size > uint64(r.maxItem):
-		return hg.Errorf(hg.ErrOverflow, "item of %d bytes exceeds hg.Config.MaxOutput of %d", size,
+		return hg.Errorf(hg.ErrOverflow, "item of %d bytes exceeds the receiver's hg.Config.MaxOutput of %d", size,
 			r.maxItem)
 	}
 	return nil
