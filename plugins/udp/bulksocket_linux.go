@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +21,8 @@ import (
 type bulkSocket struct {
 	s     *pollSocket
 	fd    int                 // -1 if the socket is not open
-	tried bool                // whether open has been called
+	tried bool                // whether open has been called, and will not be called again
+	retry time.Time           // when open may be called again after it had no descriptor; zero if it had
 	ids   [256]carrier.PollID // indexed by context number; valid if watched
 	turn  bulkTurn
 	size  int // size in bytes that is expected of a message: the mean of the last read, or little less than before
@@ -57,15 +59,28 @@ var bulkFilter = [...]unix.SockFilter{
 // bpfA makes BPF_RET return the accumulator (linux/filter.h).
 const bpfA = 0x10
 
+// starvedPause is how long open waits after the process had no free descriptor.
+const starvedPause = time.Second
+
+// shouldOpen reports whether open must be called, because bulk data has arrived.
+func (b *bulkSocket) shouldOpen() bool {
+	return !b.tried && (b.retry.IsZero() || time.Now().After(b.retry))
+}
+
 // open opens the socket, if the system can.
 func (b *bulkSocket) open() {
-	b.tried = true
+	b.tried, b.retry = true, time.Time{}
 	s, family := b.s, unix.AF_INET
 	if s.six {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, mode, 0)
-	if err != nil {
+	switch err {
+	case nil:
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS:
+		b.tried, b.retry = false, time.Now().Add(starvedPause)
+		return
+	default:
 		return
 	}
 	s.setOptions(fd, s.bound)
@@ -93,6 +108,12 @@ func (b *bulkSocket) open() {
 	}
 	if err != nil { // the datagrams that have arrived at fd are lost, and sent again
 		b.fd = -1
+		s.shared.forEachContext(func(c *contextCarrier) {
+			if b.watched[c.id] {
+				b.watched[c.id] = false
+				c.e.Poller().Remove(fd, b.ids[c.id])
+			}
+		})
 		_ = unix.Close(fd)
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 0)
 	}

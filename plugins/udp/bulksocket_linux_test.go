@@ -198,6 +198,28 @@ func (p *contextPair) put(t *testing.T, src, dst []byte) (done *bool) {
 	return done
 }
 
+// TestBulkSocketRetried checks that the second socket is opened later if the process had no free
+// descriptor.
+func TestBulkSocketRetried(t *testing.T) {
+	opened, err := openPolled(netip.MustParseAddrPort("127.0.0.1:0"), &sharedSocket{})
+	require.NoError(t, err)
+	t.Cleanup(opened.close)
+	b := &opened.(*pollSocket).bulk
+	require.True(t, b.shouldOpen())
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}))
+	b.open()
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+	require.Equal(t, -1, b.fd)
+	require.False(t, b.shouldOpen(), "at once")
+	b.retry = b.retry.Add(-starvedPause)
+	require.True(t, b.shouldOpen(), "after the pause")
+	b.open()
+	require.GreaterOrEqual(t, b.fd, 0)
+	require.False(t, b.shouldOpen())
+}
+
 // TestMessageOvertakesBulk checks that a message that arrives behind bulk data is handled before most
 // of it; and that everything arrives if the system has no second socket, too.
 func TestMessageOvertakesBulk(t *testing.T) {

@@ -220,7 +220,7 @@ func (s *pollSocket) Peek() (came bool) {
 			break
 		}
 	}
-	if s.shared.hasBulk && !s.bulk.tried {
+	if s.shared.hasBulk && s.bulk.shouldOpen() {
 		s.bulk.open()
 	}
 	return came
