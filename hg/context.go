@@ -105,7 +105,7 @@ func (c *Context) OnFault(fn func(peer na.Addr, err error)) (remove func()) {
 }
 
 // Progress moves bytes until something is ready for Trigger or the timeout expires. It runs no
-// callbacks. A negative timeout means no limit, and zero polls once. Progress returns nil if
+// callbacks. A negative timeout means no limit, and zero does not wait. Progress returns nil if
 // something may be ready, an error that matches os.ErrDeadlineExceeded if the timeout expired, and
 // an error that matches ErrClosed once c is closed and drained. While something is queued, Progress
 // returns immediately, so a goroutine that calls it in a loop spins until Trigger is called.

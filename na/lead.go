@@ -32,13 +32,18 @@ type drivingState struct {
 // data.
 const lookEvery = 500 * time.Microsecond
 
+// maxRepeats is the maximum number of times that a Progress with timeout 0 polls again because a
+// carrier has more to send or something has arrived at an inlet. A poll moves little bulk data, so
+// that a program that rarely calls Progress would otherwise be slow.
+const maxRepeats = 7
+
 // isLookDue reports whether the inlets and descriptors have not been polled for lookEvery.
 func (c *Context) isLookDue(now time.Duration) bool {
 	return now-time.Duration(c.looked.Load()) >= lookEvery
 }
 
 // Progress moves bytes until a callback is ready for Trigger or timeout has expired. If timeout is
-// negative, there is no limit. If it is zero, Progress polls once. Progress returns nil if
+// negative, there is no limit. If it is zero, Progress does not wait. Progress returns nil if
 // something may be ready, which includes a call to Wake. It returns an error that matches
 // os.ErrDeadlineExceeded if nothing happened in time, and one that matches ErrClosed if c is closed
 // and drained.
@@ -183,6 +188,7 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 		return -1, ErrClosed
 	}
 	looked, came := false, false
+	repeats := 0 // number of polls left after until
 	way, begun := asleep, time.Duration(-1)
 	for {
 		if now < 0 {
@@ -192,6 +198,9 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 			c.spinner.learn(way, now-begun, came)
 			begun = -1
 		}
+		if !looked && now >= until {
+			repeats = maxRepeats
+		}
 		if c.isLookDue(now) || !looked && now >= until {
 			c.pollAll(now)
 		}
@@ -199,8 +208,9 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 			c.nudged.Store(false)
 		}
 		next := c.ep.Poll(now)
-		if next != 0 && next <= now { // a carrier has more to send, which delays what has arrived
-			c.pollInlets()
+		more := next != 0 && next <= now // a carrier has more to send, which delays what has arrived
+		if (more || repeats > 0) && c.pollInlets() {
+			more = true
 		}
 		switch {
 		case w.Stirred():
@@ -209,10 +219,13 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 			return -1, ErrClosed
 		case c.brokenBy() != nil:
 			return -1, c.brokenBy()
-		case now >= until:
+		case now >= until && (!more || repeats == 0):
 			return now, ErrTimeout
 		}
-		looked = true
+		if looked = true; now >= until {
+			repeats--
+			continue
+		}
 		wait := time.Duration(-1)
 		if until != loop.Never {
 			wait = max(until-now, 0)

@@ -184,6 +184,27 @@ func TestInletsPolledWhileSending(t *testing.T) {
 	require.Less(t, b.polls, turns/2, "the descriptors are polled less often, because that needs a system call")
 }
 
+// TestProgressWhileSending checks that a Progress with timeout 0 polls until the carriers have nothing
+// more to send, but no more than 1+maxRepeats times.
+func TestProgressWhileSending(t *testing.T) {
+	b := newLeadTest(t, Config{})
+	n, most := 0, 0
+	poll := func(now time.Duration) {
+		if n++; n < most {
+			b.f.timer.Store(int64(now)) // has more to send
+		} else {
+			b.f.timer.Store(0)
+		}
+	}
+	b.f.onPoll.Store(&poll)
+	for _, c := range []struct{ most, want int }{{1, 1}, {4, 4}, {100, 1 + maxRepeats}} {
+		n, most = 0, c.most
+		require.ErrorIs(t, b.c.Progress(0), ErrTimeout)
+		require.Equal(t, c.want, n)
+	}
+	b.f.timer.Store(0)
+}
+
 // TestSpinUntilTimer checks a spinner that may poll for longer than until the next timer: the
 // leader polls until that is due, runs it, and polls on.
 func TestSpinUntilTimer(t *testing.T) {

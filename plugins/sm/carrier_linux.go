@@ -48,6 +48,7 @@ type contextCarrier struct {
 	resumeNext []*peer        // the empty slice that replaces resume in the next Poll
 	closing    []*peer        // dead peers, to be closed by Poll
 	directGets []directGet    // gets that copy from a peer's memory
+	reachedAt  time.Duration  // time of the last Poll that copied for directGets
 	released   bool           // whether Release was called
 	listenerID carrier.PollID // ID of the listening socket in the poller
 	watching   bool           // whether the listening socket is in the poller
@@ -232,7 +233,10 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 		}
 		p.closeLocked()
 	}
-	c.copyDirectGetsLocked()
+	if now != c.reachedAt { // Progress with timeout 0 polls several times at one time
+		c.reachedAt = now
+		c.copyDirectGetsLocked()
+	}
 	for len(c.halfOpen) > 0 && now >= c.halfOpen[0].due {
 		c.halfOpen[0].cutLocked(frame.Bye{})
 	}

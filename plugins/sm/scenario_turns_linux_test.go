@@ -46,3 +46,23 @@ func TestBulkDataInTurns(t *testing.T) {
 		require.LessOrEqual(t, reserved-before, 2*maxPieces, "in one Progress, after %d", before)
 	}
 }
+
+// TestBulkDataFillsRing checks that a program that rarely calls Progress sends more than maxPieces
+// pieces with each call. As long as nothing arrives, one call fills the ring.
+func TestBulkDataFillsRing(t *testing.T) {
+	const pieces = 16 // for which the ring has room
+	h := newRawHost(t, Options{Unassisted: true})
+	m, err := h.cls.Register(na.ReadOnly, make([]byte, 2*pieces*pieceSize))
+	require.NoError(t, err)
+	from := h.newRawPeer().join()
+	reserved := 0 // descriptors
+	ring.Step = func(p ring.Point) {
+		if p == ring.Reserve {
+			reserved++
+		}
+	}
+	defer func() { ring.Step = nil }()
+	require.NoError(t, h.nctx.Put(h.nctx.NewOp(func(*na.Op, na.Result) {}), m, 0, from, na.Key{Len: m.Len(), Access: na.WriteOnly}, 0, m.Len()))
+	require.ErrorIs(t, h.nctx.Progress(0), na.ErrTimeout)
+	require.Equal(t, 1+pieces, reserved, "the first is the put")
+}
