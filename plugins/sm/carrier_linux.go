@@ -44,8 +44,7 @@ type contextCarrier struct {
 	redials    []*peer        // dials to retry, because the peer's backlog was full or the system did not accept the HELLO
 	unsent     []*peer        // peers to which the descriptors of this side's memory must be sent again
 	starved    []*peer        // peers that are not read until descriptors may be free
-	resume     []*peer        // peers with more to send than fit in one turn
-	resumeNext []*peer        // the empty slice that replaces resume in the next Poll
+	resume     []*peer        // queue of peers with more bulk data than they have sent in a turn
 	closing    []*peer        // dead peers, to be closed by Poll
 	directGets []directGet    // gets that copy from a peer's memory
 	reachedAt  time.Duration  // time of the last Poll that copied for directGets
@@ -202,8 +201,8 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	c.e.Lock()
 	defer c.e.UnlockInput()
 	c.work.Store(false)
-	failed, again, resume, closing := c.failed, c.redials, c.resume, c.closing
-	c.failed, c.redials, c.resume, c.closing = nil, nil, c.resumeNext, nil
+	failed, again, closing := c.failed, c.redials, c.closing
+	c.failed, c.redials, c.closing = nil, nil, nil
 	for _, p := range failed {
 		if !p.dead.Load() {
 			p.link.Fail(p.err)
@@ -220,12 +219,7 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 	}
 	c.resendMemoryLocked(now)
 	c.resumePausedLocked(now)
-	for _, p := range resume {
-		p.inResume = false
-		p.flushLocked()
-	}
-	clear(resume)
-	c.resumeNext = resume[:0]
+	c.resumeLocked()
 	for _, p := range closing {
 		if p.isSendingLocked() {
 			c.closing = append(c.closing, p)
@@ -252,6 +246,19 @@ func (c *contextCarrier) Poll(now time.Duration) (next time.Duration) {
 		c.work.Store(true)
 	}
 	return next
+}
+
+// resumeLocked continues to send to the peers in c.resume in turn, until it has sent at least
+// maxPieces pieces of bulk data. The endpoint's lock must be held. resumeLocked releases the lock
+// while it copies.
+func (c *contextCarrier) resumeLocked() {
+	for sent := 0; sent < maxPieces && len(c.resume) > 0; {
+		p := c.resume[0]
+		c.resume = slices.Delete(c.resume, 0, 1)
+		p.inResume = false
+		p.flushLocked()
+		sent += maxPieces - p.quota
+	}
 }
 
 // resendMemoryLocked retries sending the descriptors of this side's memory to the peers in

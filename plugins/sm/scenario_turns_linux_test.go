@@ -11,39 +11,53 @@ import (
 )
 
 // TestBulkDataInTurns checks that a context that sends bulk data reads what has arrived after every
-// maxPieces pieces, although the ring has room for more.
+// maxPieces pieces, to whichever peers and in whichever ring, although there is room for more.
 func TestBulkDataInTurns(t *testing.T) {
-	const size = 60 * pieceSize
-	h := newRawHost(t, Options{Unassisted: true})
-	m, err := h.cls.Register(na.ReadOnly, make([]byte, size))
-	require.NoError(t, err)
-	s := h.newRawPeer()
-	from := s.join()
-	reserved := 0 // descriptors, for pieces and for messages
-	ring.Step = func(p ring.Point) {
-		if p == ring.Reserve {
-			reserved++
-		}
-	}
-	defer func() { ring.Step = nil }()
-	h.nctx.Batch(func() { // whose end flushes
-		require.NoError(t, h.nctx.Put(h.nctx.NewOp(func(*na.Op, na.Result) {}), m, 0, from, na.Key{Len: size, Access: na.WriteOnly}, 0, size))
-	})
-	require.LessOrEqual(t, reserved, 1+maxPieces, "before Progress; the first is the put")
-	for op := uint64(2); reserved < 12; op++ { // the ring has room for 16
-		arrived := false
-		require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) {
-			require.NoError(t, r.Err)
-			r.Envelope.Free()
-			arrived = true
-		})))
-		before := reserved
-		s.send(frame.Header{Kind: frame.Unexpected, Op: op}, nil)
-		before++
-		require.NoError(t, h.nctx.Progress(0))
-		h.nctx.Trigger(0)
-		require.True(t, arrived, "after %d pieces", before)
-		require.LessOrEqual(t, reserved-before, 2*maxPieces, "in one Progress, after %d", before)
+	for name, c := range map[string]struct{ peers, puts, size int }{
+		"one put":             {1, 1, 60 * pieceSize},
+		"a ring for messages": {1, 30, pieceSize / 2},
+		"three peers":         {3, 1, 60 * pieceSize},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newRawHost(t, Options{Unassisted: true})
+			m, err := h.cls.Register(na.ReadOnly, make([]byte, c.size))
+			require.NoError(t, err)
+			var peers []*rawPeer
+			var addrs []na.Addr
+			for range c.peers {
+				s := h.newRawPeer()
+				peers, addrs = append(peers, s), append(addrs, s.join())
+			}
+			reserved := 0 // descriptors
+			ring.Step = func(p ring.Point) {
+				if p == ring.Reserve {
+					reserved++
+				}
+			}
+			defer func() { ring.Step = nil }()
+			h.nctx.Batch(func() { // whose end flushes
+				for _, to := range addrs {
+					for range c.puts {
+						require.NoError(t, h.nctx.Put(h.nctx.NewOp(func(*na.Op, na.Result) {}), m, 0, to, na.Key{Len: m.Len(), Access: na.WriteOnly}, 0, m.Len()))
+					}
+				}
+			})
+			require.Equal(t, c.peers*(c.puts+maxPieces), reserved, "the descriptors of the puts, and the first turns")
+			for op := uint64(2); op < 6; op++ {
+				arrived := false
+				require.NoError(t, h.nctx.RecvUnexpected(h.nctx.NewOp(func(_ *na.Op, r na.Result) {
+					require.NoError(t, r.Err)
+					r.Envelope.Free()
+					arrived = true
+				})))
+				peers[0].send(frame.Header{Kind: frame.Unexpected, Op: op}, nil)
+				before := reserved
+				require.NoError(t, h.nctx.Progress(0))
+				h.nctx.Trigger(0)
+				require.True(t, arrived)
+				require.Equal(t, maxPieces, reserved-before)
+			}
+		})
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 )
 
 // flushLocked sends the session's frames until none remain, the rings are full, or it has sent
-// maxPieces pieces of bulk data. The next Poll then continues with the bulk data, and until then
-// flushLocked sends only messages. Thus a call waits for at most maxPieces pieces in each direction,
-// because the context reads what has arrived between two calls of Poll. The endpoint's lock must be
-// held. flushLocked releases the lock while it copies bulk data.
+// maxPieces pieces of bulk data. In the last case, Poll continues with the bulk data, and until then
+// flushLocked sends no more of it. Thus a message waits for few pieces at both sides, because the
+// context reads what has arrived between two calls of Poll. The endpoint's lock must be held.
+// flushLocked releases the lock while it copies bulk data.
 func (p *peer) flushLocked() {
 	if p.writing || p.blocked || !p.up || p.dead.Load() {
 		return
@@ -26,22 +26,21 @@ func (p *peer) flushLocked() {
 		return
 	}
 	p.writing = true
+	if !p.inResume {
+		p.quota = maxPieces
+	}
 	waited := false
 	for {
 		before := p.end.Written()
 		more := p.pullFramesLocked(ring.Messages)
-		if !p.inResume {
-			more = p.pullFramesLocked(ring.Bulk) || more
-		}
+		more = p.pullFramesLocked(ring.Bulk) || more
 		some := p.end.Written() != before
 		staged := len(p.staged)
 		p.copyBodiesLocked()
+		p.quota -= staged
 		p.publishLocked()
 		if p.dead.Load() || p.err != nil {
 			break
-		}
-		if staged > 0 && (more || staged == maxPieces) {
-			p.sendSoonLocked()
 		}
 		if !more && staged == 0 { // while this goroutine was copying, others may have added frames
 			p.end.Go()
@@ -50,6 +49,10 @@ func (p *peer) flushLocked() {
 		if some {
 			waited = false
 			continue
+		}
+		if p.quota == 0 {
+			p.sendSoonLocked()
+			break
 		}
 		if waited {
 			p.blocked = true
@@ -75,12 +78,13 @@ func (p *peer) flushLocked() {
 	}
 }
 
-// sendSoonLocked makes the next Poll continue sending bulk data to p. The endpoint's lock must be held.
+// sendSoonLocked makes the next Poll continue sending to p. The endpoint's lock must be held.
 func (p *peer) sendSoonLocked() {
-	if !p.inResume {
-		p.inResume = true
-		p.c.resume = append(p.c.resume, p)
+	if p.inResume {
+		return
 	}
+	p.inResume = true
+	p.c.resume = append(p.c.resume, p)
 	p.c.pollSoonLocked()
 }
 
@@ -198,7 +202,7 @@ func (p *peer) room(r int) (whole, piece int) {
 	if p.err != nil {
 		return -1, 0
 	}
-	if slot && len(p.staged) < maxPieces {
+	if slot && len(p.staged) < p.quota {
 		piece = pieceSize
 	}
 	return min(whole, frame.MaxWhole), piece
