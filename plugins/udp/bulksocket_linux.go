@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"errors"
 	"time"
 	"unsafe"
 
@@ -21,8 +22,9 @@ import (
 type bulkSocket struct {
 	s     *pollSocket
 	fd    int                 // -1 if the socket is not open
-	tried bool                // whether open has been called, and will not be called again
-	retry time.Time           // when open may be called again after it had no descriptor; zero if it had
+	final bool                // whether open has succeeded, or failed for a reason that will not go away
+	// retryAt is the time after which open may be called again.
+	retryAt time.Time
 	ids   [256]carrier.PollID // indexed by context number; valid if watched
 	turn  bulkTurn
 	size  int // size in bytes that is expected of a message: the mean of the last read, or little less than before
@@ -59,28 +61,25 @@ var bulkFilter = [...]unix.SockFilter{
 // bpfA makes BPF_RET return the accumulator (linux/filter.h).
 const bpfA = 0x10
 
-// starvedPause is how long open waits after the process had no free descriptor.
+// starvedPause is the time after which open is called again if the process or the system had no
+// descriptor or memory.
 const starvedPause = time.Second
 
 // shouldOpen reports whether open must be called, because bulk data has arrived.
 func (b *bulkSocket) shouldOpen() bool {
-	return !b.tried && (b.retry.IsZero() || time.Now().After(b.retry))
+	return !b.final && time.Now().After(b.retryAt)
 }
 
 // open opens the socket, if the system can.
 func (b *bulkSocket) open() {
-	b.tried, b.retry = true, time.Time{}
+	b.final = true
 	s, family := b.s, unix.AF_INET
 	if s.six {
 		family = unix.AF_INET6
 	}
 	fd, err := unix.Socket(family, mode, 0)
-	switch err {
-	case nil:
-	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS:
-		b.tried, b.retry = false, time.Now().Add(starvedPause)
-		return
-	default:
+	if err != nil {
+		b.retryIfStarved(err)
 		return
 	}
 	s.setOptions(fd, s.bound)
@@ -107,15 +106,20 @@ func (b *bulkSocket) open() {
 		})
 	}
 	if err != nil { // the datagrams that have arrived at fd are lost, and sent again
+		s.shared.forEachContext(func(c *contextCarrier) { b.unwatchLocked(c) })
 		b.fd = -1
-		s.shared.forEachContext(func(c *contextCarrier) {
-			if b.watched[c.id] {
-				b.watched[c.id] = false
-				c.e.Poller().Remove(fd, b.ids[c.id])
-			}
-		})
 		_ = unix.Close(fd)
+		b.retryIfStarved(err)
 		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 0)
+	}
+}
+
+// retryIfStarved allows another call of open later if err may go away.
+func (b *bulkSocket) retryIfStarved(err error) {
+	for _, e := range [...]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ENOSPC} {
+		if errors.Is(err, e) {
+			b.final, b.retryAt = false, time.Now().Add(starvedPause)
+		}
 	}
 }
 
@@ -129,22 +133,30 @@ func (b *bulkSocket) watch(c *contextCarrier) (err error) {
 // unwatch undoes watch. The caller must not hold the shared socket's lock.
 func (b *bulkSocket) unwatch(c *contextCarrier) {
 	b.s.shared.mu.Lock()
-	fd, id, watched := b.fd, b.ids[c.id], b.watched[c.id]
-	b.watched[c.id] = false
-	b.s.shared.mu.Unlock()
-	if watched && fd >= 0 {
-		c.e.Poller().Remove(fd, id)
+	defer b.s.shared.mu.Unlock()
+	b.unwatchLocked(c)
+}
+
+// unwatchLocked implements unwatch.
+func (b *bulkSocket) unwatchLocked(c *contextCarrier) {
+	if b.watched[c.id] && b.fd >= 0 {
+		c.e.Poller().Remove(b.fd, b.ids[c.id])
 	}
+	b.watched[c.id] = false
 }
 
 // Ready implements carrier.Pollable.
 func (b *bulkSocket) Ready(_, failed bool) {
-	if failed {
-		b.s.takeErrors(b.fd)
-	}
 	b.s.shared.mu.Lock()
-	b.active, b.idle = true, 0
+	fd := b.fd
+	b.active, b.idle = fd >= 0, 0
 	b.s.shared.mu.Unlock()
+	if fd < 0 { // open has closed it again
+		return
+	}
+	if failed {
+		b.s.takeErrors(fd)
+	}
 	b.s.Peek()
 }
 

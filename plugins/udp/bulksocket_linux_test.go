@@ -206,15 +206,20 @@ func TestBulkSocketRetried(t *testing.T) {
 	t.Cleanup(opened.close)
 	b := &opened.(*pollSocket).bulk
 	require.True(t, b.shouldOpen())
+	opening := time.Now()
 	var old unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}))
-	b.open()
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+	func() {
+		require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}))
+		defer func() { require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
+		b.open()
+	}()
 	require.Equal(t, -1, b.fd)
-	require.False(t, b.shouldOpen(), "at once")
-	b.retry = b.retry.Add(-starvedPause)
-	require.True(t, b.shouldOpen(), "after the pause")
+	require.True(t, b.retryAt.After(opening), "another attempt is due at once")
+	b.retryAt = time.Now().Add(time.Hour)
+	require.False(t, b.shouldOpen())
+	b.retryAt = opening
+	require.True(t, b.shouldOpen())
 	b.open()
 	require.GreaterOrEqual(t, b.fd, 0)
 	require.False(t, b.shouldOpen())
@@ -225,7 +230,7 @@ func TestBulkSocketRetried(t *testing.T) {
 func TestMessageOvertakesBulk(t *testing.T) {
 	for _, split := range []bool{true, false} {
 		p := openPair(t)
-		p.sock[0].bulk.tried = !split
+		p.sock[0].bulk.final = !split
 		src, dst := bytes.Repeat([]byte{7}, 3<<20), make([]byte, 3<<20)
 		first := p.put(t, src[:1<<20], make([]byte, 1<<20)) // opens the second socket
 		p.drive(t, "the first put", func() bool { return *first }, 0, 1)
