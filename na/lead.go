@@ -33,8 +33,9 @@ type drivingState struct {
 const lookEvery = 500 * time.Microsecond
 
 // maxRepeats is the maximum number of times that a Progress with timeout 0 polls again because a
-// carrier has more to send or something has arrived at an inlet. A poll moves little bulk data, so
-// that a program that rarely calls Progress would otherwise be slow.
+// carrier has more to send or something has arrived at an inlet. With shared memory a poll moves
+// little bulk data, so that a program that rarely calls Progress would otherwise be slow. Contexts
+// without inlets poll once, because the descriptors must be polled before each turn.
 const maxRepeats = 7
 
 // isLookDue reports whether the inlets and descriptors have not been polled for lookEvery.
@@ -188,7 +189,7 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 		return -1, ErrClosed
 	}
 	looked, came := false, false
-	repeats := 0 // number of polls left after until
+	repeats := 0 // number of polls that may follow although until has passed
 	way, begun := asleep, time.Duration(-1)
 	for {
 		if now < 0 {
@@ -198,7 +199,7 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 			c.spinner.learn(way, now-begun, came)
 			begun = -1
 		}
-		if !looked && now >= until {
+		if !looked && now >= until && len(c.poller.inlets) > 0 {
 			repeats = maxRepeats
 		}
 		if c.isLookDue(now) || !looked && now >= until {
@@ -208,7 +209,7 @@ func (c *Context) drive(w pollWaiter, now, until time.Duration) (read time.Durat
 			c.nudged.Store(false)
 		}
 		next := c.ep.Poll(now)
-		more := next != 0 && next <= now // a carrier has more to send, which delays what has arrived
+		more := next != 0 && next <= now // a carrier has more to do at once, which delays what has arrived
 		if (more || repeats > 0) && c.pollInlets() {
 			more = true
 		}
