@@ -280,6 +280,12 @@ func (s *gossip) Leave(ctx context.Context) error {
 	others := slices.Collect(maps.Values(s.nodes))
 	s.mu.Unlock()
 	others = slices.DeleteFunc(others, func(n memberlist.Node) bool { return n.Name == s.nodeName })
+	if len(others) == 0 {
+		s.leaveMemberlist(ctx)
+		return nil
+	}
+	sent := make(chan struct{})
+	s.broadcasts.QueueBroadcast(&leaveBroadcast{s.nodeName, sent})
 	told := make(chan struct{}, len(others))
 	for i, n := range others {
 		if i >= maxNotified && !waitOrDone(ctx, told) {
@@ -295,24 +301,25 @@ func (s *gossip) Leave(ctx context.Context) error {
 			break
 		}
 	}
-	if len(others) == 0 {
-		_ = s.list.Leave(limit)
-		return nil
-	}
-	sent := make(chan struct{})
-	s.broadcasts.QueueBroadcast(&leaveBroadcast{s.nodeName, sent})
 	var err error
-	select {
-	case <-sent:
-	case <-ctx.Done():
-		err = fmt.Errorf("leave: announcement not sent to all members: %w", context.Cause(ctx))
+	if !waitOrDone(ctx, sent) {
+		err = fmt.Errorf("leave: the announcement is still being sent: %w", context.Cause(ctx))
 	}
-	// With memberlist's own announcement the others drop this process from their views at once; without it, when this
-	// process does not answer a probe. Its wait is bounded: under load memberlist's announcement is sometimes never
-	// reported as sent.
-	at, _ := ctx.Deadline()
-	_ = s.list.Leave(min(max(time.Until(at), time.Millisecond), 10*s.options.Probe))
+	s.leaveMemberlist(ctx)
 	return err
+}
+
+// leaveMemberlist calls memberlist's Leave, with which the others drop this process at once instead of when it no longer
+// answers probes. They know already that it is leaving, so the wait is short: memberlist makes no announcement, and waits
+// for it nevertheless, if it refutes a suspicion at the same moment.
+func (s *gossip) leaveMemberlist(ctx context.Context) {
+	limit := 10 * s.options.Probe
+	if at, ok := ctx.Deadline(); ok {
+		limit = min(limit, max(time.Until(at), time.Millisecond))
+	}
+	if err := s.list.Leave(limit); err != nil {
+		s.options.Logger.Debug("memberlist's Leave was not confirmed", "err", err)
+	}
 }
 
 // A leaveBroadcast announces a member's departure by gossip.
