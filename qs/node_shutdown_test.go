@@ -91,7 +91,8 @@ func TestShutdownUnderStream(t *testing.T) {
 				}
 			} else {
 				err := <-ended
-				require.Regexp(t, `1 stream(, 1 handler)? left`, err.Error(), "on a busy machine the handler has not returned")
+				// On a busy machine the handler has not returned, or its response is not confirmed.
+				require.Regexp(t, `1 stream(, 1 handler|, 1 unconfirmed message)* left`, err.Error())
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 			}
 			got := 1

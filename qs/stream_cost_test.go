@@ -58,12 +58,12 @@ func usedMemory() int64 {
 }
 
 // TestStreamCost checks the memory of an open stream, of both sides together and with the
-// goroutines of the program, of which each side has one: an idle one has at most 25 KiB, whatever
+// goroutines of the program, of which each side has one: an idle one has 26 to 32 KiB, whatever
 // was transferred on it; one whose reader has stopped has its window and the bytes that its handler
 // may have sent beyond it.
 func TestStreamCost(t *testing.T) {
 	const (
-		idle    = 32 << 10                                   // 25 KiB, and the rounding of memory allocators
+		idle    = 40 << 10                                   // 26 KiB to 32 KiB with large items, and the rounding of memory allocators
 		stalled = idle + 32<<10 + 64<<10 + 2*32<<10 + 16<<10 // a window that has grown once, and the other memory of sender and receiver
 	)
 	many := long.Or(512, 2048)
