@@ -42,7 +42,18 @@ func TestShutdownErrorText(t *testing.T) {
 	require.EqualError(t, &ShutdownError{Calls: 2, Handlers: 1, Open: []string{"handler of x"}, Err: ErrTimeout},
 		"hg: shutdown: 2 calls, 1 handler left (handler of x): "+ErrTimeout.Error())
 	require.EqualError(t, &ShutdownError{Handlers: 3, Open: []string{"handler of x", "handler of y", "handler of x"}, Err: ErrTimeout},
-		"hg: shutdown: 3 handlers left (2 times: handler of x; handler of y): "+ErrTimeout.Error())
+		"hg: shutdown: 3 handlers left (handler of x (2 times); handler of y): "+ErrTimeout.Error())
+	for n, want := range map[int]string{
+		maxOpen - 1: "hg: shutdown: 31 handlers left (handler of x (31 times)): ",
+		maxOpen:     "hg: shutdown: 32 handlers left (handler of x): ", // there may be more than Open has
+		100:         "hg: shutdown: 100 handlers left (handler of x): ",
+	} {
+		e := &ShutdownError{Handlers: n, Err: ErrTimeout}
+		for range n {
+			e.addOpen("handler of x")
+		}
+		require.EqualError(t, e, want+ErrTimeout.Error())
+	}
 	require.EqualError(t, &ShutdownError{Err: context.DeadlineExceeded}, "hg: shutdown: context deadline exceeded")
 }
 

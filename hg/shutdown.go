@@ -79,8 +79,9 @@ func (e *ShutdownError) Error() string {
 	return s + ": " + e.Err.Error()
 }
 
-// countEqual returns the distinct texts in their order, each preceded by how often it occurs if that
-// is more than once.
+// countEqual returns the distinct texts of ShutdownError.Open in their order, each followed by how
+// often it occurs if that is more than once. If texts has maxOpen entries, there may be more objects
+// than texts, and the numbers are left out.
 func countEqual(texts []string) (counted []string) {
 	count := map[string]int{}
 	for _, text := range texts {
@@ -89,8 +90,8 @@ func countEqual(texts []string) (counted []string) {
 		}
 	}
 	for i, text := range counted {
-		if n := count[text]; n > 1 {
-			counted[i] = fmt.Sprintf("%d times: %s", n, text)
+		if n := count[text]; n > 1 && len(texts) < maxOpen {
+			counted[i] = fmt.Sprintf("%s (%d times)", text, n)
 		}
 	}
 	return counted
