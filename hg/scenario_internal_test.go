@@ -3,6 +3,7 @@ package hg
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -55,6 +56,25 @@ func TestShutdownErrorText(t *testing.T) {
 		require.EqualError(t, e, want+ErrTimeout.Error())
 	}
 	require.EqualError(t, &ShutdownError{Err: context.DeadlineExceeded}, "hg: shutdown: context deadline exceeded")
+}
+
+// TestShutdownKeepsReason checks that a second Shutdown does not replace the reason of the first one:
+// when the second one begins, the handlers that the first one has interrupted may have ended.
+func TestShutdownKeepsReason(t *testing.T) {
+	_, c, _, _ := newIsolatedContext(t)
+	half := func(ctx context.Context) { // a Shutdown that is held before it closes c
+		e := na.Shutdown{Drain: c.nctx.Drain, Close: func() {}, Closed: c.nctx.Closed}
+		_ = shutdown(ctx, []*Context{c}, e, func() int64 { return 0 })
+	}
+	cause := errors.New("the cause")
+	ctx, stop := context.WithCancelCause(context.Background())
+	stop(cause)
+	c.admission.active.Add(1) // a handler
+	half(ctx)
+	c.admission.active.Add(-1)
+	require.ErrorContains(t, c.closeReason(), "interrupted by the shutdown of the process")
+	half(context.Background())
+	require.ErrorContains(t, c.closeReason(), cause.Error())
 }
 
 // TestFateOfTheLent checks the fate of a one-way call whose loan has failed: the target may have

@@ -210,7 +210,7 @@ func shutdown(ctx context.Context, contexts []*Context, e na.Shutdown, regions f
 		// canceled.
 		why := cutOffError(ctx, err)
 		for _, hctx := range contexts {
-			hctx.cutOff.Store(&why)
+			hctx.cutOff.CompareAndSwap(nil, &why) // keeps the reason of a concurrent Shutdown
 		}
 		for _, hctx := range contexts {
 			hctx.endRest(left)
