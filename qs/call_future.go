@@ -92,10 +92,10 @@ func (f *futureCall) onEnd(ctx context.Context, returned bool, panicked any) {
 			&hg.Error{Op: "forward", RPC: o.m.name, Fate: NotRun, Err: na.WithText(ErrInvalid, why)})
 	}
 	f.cancel(nil)
-	close(f.done)
-	if o.streams != nil {
+	if o.streams != nil { // before f.done is closed: a call that has completed has an error for Send
 		o.streams.endCall(f.err)
 	}
+	close(f.done)
 	if p := o.home; p != nil {
 		p.n.contexts[p.i].Wake()
 	}

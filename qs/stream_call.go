@@ -147,16 +147,17 @@ func (c *callStreams) brokenReason(err error) error {
 	return err
 }
 
-// endCall records that the call completed with err and wakes waiting goroutines.
+// endCall records that the call completed with err and wakes waiting goroutines. They may use the
+// result of the call, although its done channel is closed only afterward.
 func (c *callStreams) endCall(err error) {
-	c.mu.Lock()
-	c.callEnded = true
-	c.mu.Unlock()
 	send := io.EOF
 	if isNodeClosed(err) {
 		send = errNodeClosed
 	}
 	c.ended.Store(&send)
+	c.mu.Lock()
+	c.callEnded = true
+	c.mu.Unlock()
 	c.wake()
 }
 

@@ -1,7 +1,6 @@
 package qs
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -341,8 +340,8 @@ func (k *streamCall) refuseItem(err error) error {
 		return *end
 	case k.f.ctx.Err() != nil:
 		return context.Cause(k.f.ctx)
-	case k.f.isOver():
-		return cmp.Or(k.streams.sendError(), io.EOF)
+	case k.streams.sendError() != nil:
+		return k.streams.sendError()
 	case !k.sendEnd.CompareAndSwap(nil, &err):
 		return *k.sendEnd.Load()
 	}
@@ -395,10 +394,12 @@ func (d *Duplex[In, Up, Down]) Call(ctx context.Context, to Peer, in In) *Duplex
 
 // Send sends an item to the handler. It returns once the item is buffered, so nil does not mean that
 // the handler has received it, has begun, or exists. It blocks while the buffer, of about 32 KiB, is
-// full because the handler's flow-control window is full or the handler has not begun. It returns io.EOF if the call has completed; Receive then returns the
-// reason. If ctx is done, it returns the cause of ctx. After CloseSend or Close, or if the local
-// node is closed, the error matches ErrClosed. If the item is too large or cannot be encoded, Send
-// returns an error and ends the call: Receive returns an error that matches the same one.
+// full because the handler's flow-control window is full or the handler has not begun. It returns
+// io.EOF if the call has completed; Receive then returns the reason. If ctx is done, it returns the
+// cause of ctx. After CloseSend or Close, or if the local node is closed, the error matches
+// ErrClosed. If the item is too large or cannot be encoded, Send returns an error and ends the call,
+// and Receive returns an error that matches the same one, unless ctx is done, the call has
+// completed, or CloseSend was called, whose errors come first.
 func (c *DuplexCall[Up, Down]) Send(item Up) error { return c.k.sendItem(&item) }
 
 // CloseSend closes the caller's direction of the call. The handler receives io.EOF after the last
@@ -467,7 +468,7 @@ func (c *DuplexCall[Up, Down]) Trailer() hg.Metadata { return c.k.trailer() }
 
 // trailer returns the metadata of the response, or the zero Metadata if the call has not completed.
 func (k *streamCall) trailer() hg.Metadata {
-	if k.f == nil || !k.f.isOver() {
+	if k.f == nil || k.streams.sendError() == nil {
 		return hg.Metadata{}
 	}
 	return k.Call.ResponseMetadata
