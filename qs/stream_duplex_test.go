@@ -440,6 +440,10 @@ func TestItemExceedsReceiver(t *testing.T) {
 	defer up.Close()
 	require.NoError(t, up.Send(make([]byte, 64)))
 	_, err := up.Receive()
+	remote, _ := hg.RemoteOf(err)
+	require.NotNil(t, remote)
+	require.Equal(t, hg.ErrOverflow, remote.Code)
+	require.Equal(t, qs.Ran, qs.FateOf(err))
 	require.ErrorContains(t, err, "target: "+want)
 
 	s = server(t, qs.Config{}, serve)
