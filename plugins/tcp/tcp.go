@@ -44,7 +44,8 @@ type Options struct {
 	// calls to Progress. It has no effect with Portable.
 	Unassisted bool
 	// Listener is a socket to listen on, for example one inherited from systemd, instead of one that the plugin binds.
-	// The address to open must be that of the socket, or have the port 0, as "tcp://:0" has. Listener cannot be combined with ReusePort.
+	// The host and the port to open must each be that of the socket or unspecified, as in "tcp://:0". Listener cannot
+	// be combined with ReusePort.
 	//
 	// The open class owns the socket. Other processes may share it: a class that is draining stops accepting from it
 	// and leaves later connections to those processes. If the program closes the socket anyway, the failure is logged,
