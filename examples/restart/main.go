@@ -43,7 +43,9 @@ func main() {
 // serve runs a server. Its socket is descriptor 3, and it stops when its standard input ends. A service started by
 // systemd also has its socket there; it would stop by means of a context from signal.NotifyContext.
 func serve(name string) error {
-	l, err := net.FileListener(os.NewFile(3, "listener"))
+	f := os.NewFile(3, "listener")
+	defer f.Close()
+	l, err := net.FileListener(f) // duplicates the descriptor
 	if err != nil {
 		return err
 	}
