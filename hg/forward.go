@@ -283,7 +283,7 @@ func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 		return errClosing
 	}
 	if size, limit := int64(k.in.size()), h.ctx.class.cfg.MaxInput; size > limit {
-		return na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes exceeds this process's Config.MaxInput of %d; lend a qs.Source", size, limit))
+		return inputLimitError("this process's", size, limit)
 	}
 	if err := k.nextTag(); err != nil {
 		return err
@@ -304,6 +304,13 @@ func (k *call) beginCallLocked(limit time.Duration, cb ForwardFunc) error {
 		return k.makeStreamsLocked()
 	}
 	return nil
+}
+
+// inputLimitError returns the error of a call whose input of size bytes exceeds limit. whose limit it
+// is, such as "the target's", depends on the process that refuses the call.
+func inputLimitError(whose string, size, limit int64) error {
+	return na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes exceeds %s hg.Config.MaxInput of %d; use a qs.Source or a bulk.Handle",
+		size, whose, limit))
 }
 
 // postRequestLocked posts the request. If it returns an error, no part of the call has begun. A

@@ -35,7 +35,7 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 	case s.isLate():
 		err = errDeadlinePassed
 	case req.flags&flagMore == 0 && int64(len(payload)) > c.class.cfg.MaxInput:
-		err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes exceeds the target's Config.MaxInput of %d; lend a qs.Source", len(payload), c.class.cfg.MaxInput))
+		err = inputLimitError("the target's", int64(len(payload)), c.class.cfg.MaxInput)
 	default:
 		err = checkCodec(s.rpc.Codec, req.codec)
 	}
@@ -51,7 +51,7 @@ func (c *Context) onRequest(env *na.Envelope) (ran int) {
 		case err != nil:
 			c.nctx.Upper().GiveBack(s.addr, key)
 		case key.Len-s.metaAheadLen > c.class.cfg.MaxInput:
-			err = na.WithText(ErrOverflow, fmt.Sprintf("input of %d bytes exceeds the target's Config.MaxInput of %d; lend a qs.Source", key.Len-s.metaAheadLen, c.class.cfg.MaxInput))
+			err = inputLimitError("the target's", key.Len-s.metaAheadLen, c.class.cfg.MaxInput)
 			c.nctx.Upper().GiveBack(s.addr, key)
 		// The authorizer sees the metadata before this side fetches input from an unauthorized
 		// caller.
@@ -366,7 +366,8 @@ func (c *Context) callHandler(r Request, rpc *RPC) (f errorBody) {
 		switch late, bounded := r.timedOut(); {
 		case late && bounded: // the deadline is RPC.Timeout, which the origin does not know
 			f.code, f.byLibrary = ErrTimeout, true
-			f.text = fmt.Sprintf("%s did not complete within its timeout of %v at the target (qs.Timeout, hg.RPC.Timeout): %s", rpc.Name, rpc.Timeout, f.text)
+			f.text = fmt.Sprintf("%s did not complete within its timeout of %v at the target (set by qs.Timeout or hg.RPC.Timeout): %s",
+				rpc.Name, rpc.Timeout, f.text)
 		case late && f.code == ErrHandler:
 			f.code = ErrTimeout
 		}

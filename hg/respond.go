@@ -239,7 +239,8 @@ func (e *outputLimitError) Error() string { return e.text("this process's") }
 
 // text returns the text of e for a reader for whom the limit is whose, such as "the target's".
 func (e *outputLimitError) text(whose string) string {
-	return fmt.Sprintf("output of %d bytes exceeds %s hg.Config.MaxOutput of %d; lend a qs.Sink", e.size, whose, e.limit)
+	return fmt.Sprintf("output of %d bytes exceeds %s hg.Config.MaxOutput of %d; use a qs.Sink or a bulk.Handle",
+		e.size, whose, e.limit)
 }
 
 func (e *outputLimitError) Unwrap() error { return ErrOverflow }

@@ -74,7 +74,7 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 				require.NotErrorIs(t, o.err, hg.ErrRefused)
 				if byLibrary {
 					require.Equal(t, hg.ErrOverflow, hg.CodeOf(o.err))
-					require.Contains(t, o.err.Error(), "output of 2097152 bytes exceeds the target's hg.Config.MaxOutput of 1048576; lend a qs.Sink")
+					require.Contains(t, o.err.Error(), "output of 2097152 bytes exceeds the target's hg.Config.MaxOutput of 1048576; use a qs.Sink or a bulk.Handle")
 				}
 				require.NoError(t, h.Reset(p.target.Addr(), p.rpc("echo", echo)))
 				require.NoError(t, p.call(h, "still here"))
@@ -96,7 +96,7 @@ func TestRefusedRequests(t *testing.T) {
 		defer h.Close()
 		err := p.call(h, make([]byte, 65<<10))
 		requireCode(t, err, hg.ErrOverflow)
-		require.ErrorContains(t, err, "exceeds the target's Config.MaxInput of 65536; lend a qs.Source")
+		require.ErrorContains(t, err, "exceeds the target's hg.Config.MaxInput of 65536; use a qs.Source or a bulk.Handle")
 		require.Equal(t, na.NotRun, hg.FateOf(err))
 
 		oneWay, err := p.origin.RegisterRPC(hg.RPC{Name: "y", OneWay: true})
@@ -120,7 +120,7 @@ func TestOriginRefusesAtOnce(t *testing.T) {
 		never := func(*hg.Handle, error) { t.Error("a refused Forward ran its callback") }
 		tooLarge := h.ForwardRaw(make([]byte, 1<<10+1), never)
 		require.ErrorIs(t, tooLarge, hg.ErrOverflow)
-		require.ErrorContains(t, tooLarge, "input of 1025 bytes exceeds this process's Config.MaxInput of 1024; lend a qs.Source")
+		require.ErrorContains(t, tooLarge, "input of 1025 bytes exceeds this process's hg.Config.MaxInput of 1024; use a qs.Source or a bulk.Handle")
 		require.Error(t, h.Forward(make(chan int), never), "what the codec cannot encode")
 		var o outcome
 		require.NoError(t, h.Forward(nil, o.cb))

@@ -157,7 +157,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 // Config.ShutdownTimeout of package qs if that ended ctx.
 func shutdownCause(ctx context.Context, err error) error {
 	if d, ok := ctx.Value(hghook.ShutdownTimeoutKey{}).(time.Duration); ok && err == context.DeadlineExceeded {
-		return na.WithText(ErrTimeout, fmt.Sprintf("not complete within %v (Config.ShutdownTimeout)", d))
+		return na.WithText(ErrTimeout, fmt.Sprintf("not complete within %v (qs.Config.ShutdownTimeout)", d))
 	}
 	return err
 }

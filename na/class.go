@@ -117,7 +117,7 @@ func (c *Class) NewContext() (*Context, error) {
 		return nil, fmt.Errorf("na: new context: class is %w", ErrClosed)
 	}
 	if len(c.contexts) >= c.cfg.Contexts {
-		return nil, fmt.Errorf("na: new context: limit of %d contexts reached (Config.Contexts): %w", len(c.contexts), ErrAgain)
+		return nil, fmt.Errorf("na: new context: limit of %d contexts reached (na.Config.Contexts): %w", len(c.contexts), ErrAgain)
 	}
 	nctx, err := newContext(c, len(c.contexts))
 	if err != nil {

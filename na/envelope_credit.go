@@ -33,7 +33,7 @@ func (d *domain) reserveEnvelopes(want, least int) (n int, short bool, err error
 	n = int(min(int64(want), left/each-ExpeditedEnvelopes))
 	if n < max(least, 1) {
 		return 0, true, WithText(ErrNoMemory, fmt.Sprintf("no envelopes left for another peer: "+
-			"want %d of %d bytes, at least %d, have %d with %d of %d bytes left (Config.Budget)",
+			"want %d of %d bytes, at least %d, have %d with %d of %d bytes left (na.Config.Budget)",
 			want, each, max(least, 1), max(n, 0), left, d.cfg.Budget))
 	}
 	d.reserved += int64(n+ExpeditedEnvelopes) * each
@@ -77,7 +77,7 @@ func (d *domain) reserveFor(need, want int) (n int, short bool, err error) {
 	}
 	if need > most {
 		return 0, false, WithText(ErrNoMemory, fmt.Sprintf(
-			"the peer needs %d envelopes, limit %d (Config.Envelopes)", need, most))
+			"the peer needs %d envelopes, limit %d (na.Config.Envelopes)", need, most))
 	}
 	return d.reserveEnvelopes(d.cfg.guaranteedEnvelopes(most), d.cfg.guaranteedEnvelopes(max(least, need)))
 }
@@ -88,7 +88,7 @@ func (l *session) checkNeed(g *frame.Greeting) error {
 	if g.Need <= l.guaranteed {
 		return nil
 	}
-	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes (its Config.Need), %d are guaranteed", g.Need, l.guaranteed))
+	return WithText(ErrNoMemory, fmt.Sprintf("the peer needs %d envelopes (its na.Config.Need), %d are guaranteed", g.Need, l.guaranteed))
 }
 
 // keepsLastEnvelope reports whether the peer's last envelope is reserved for patient sends.

@@ -177,10 +177,10 @@ func TestNeedAndWant(t *testing.T) {
 	}
 	_, err := admit(1, 2, 0, 0)
 	require.ErrorIs(t, err, ErrNoMemory)
-	require.ErrorContains(t, err, "the peer guarantees 2 envelopes, want at least 3 (Config.Need)")
+	require.ErrorContains(t, err, "the peer guarantees 2 envelopes, want at least 3 (na.Config.Need)")
 	_, err = admit(2, 3, 9, 0)
 	require.ErrorIs(t, err, ErrNoMemory)
-	require.ErrorContains(t, err, "the peer needs 9 envelopes, limit 8 (Config.Envelopes)")
+	require.ErrorContains(t, err, "the peer needs 9 envelopes, limit 8 (na.Config.Envelopes)")
 	require.Zero(t, s.nctx.Stats().Reserved, "a refused peer takes nothing")
 	l, err := admit(3, 3, 2, 6)
 	require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestNeedAndWant(t *testing.T) {
 	s.keepBusy(l)
 	require.Equal(t, 16*each, s.nctx.Stats().Reserved)
 	_, err = admit(5, 3, 7, 0)
-	require.ErrorContains(t, err, "want 8 of 4160 bytes, at least 7, have 6 with 29120 of 95680 bytes left (Config.Budget)")
+	require.ErrorContains(t, err, "want 8 of 4160 bytes, at least 7, have 6 with 29120 of 95680 bytes left (na.Config.Budget)")
 	l, err = admit(6, 3, 6, 0)
 	require.NoError(t, err)
 	require.EqualValues(t, 6, l.buildGreeting().Envelopes)
@@ -202,7 +202,7 @@ func TestNeedAndWant(t *testing.T) {
 	for _, c := range []struct {
 		offers, need uint32
 		want         string
-	}{{2, 0, "the peer guarantees 2 envelopes, want at least 3"}, {3, 9, "the peer needs 9 envelopes (its Config.Need), 8 are guaranteed"}} {
+	}{{2, 0, "the peer guarantees 2 envelopes, want at least 3"}, {3, 9, "the peer needs 9 envelopes (its na.Config.Need), 8 are guaranteed"}} {
 		s := newScript(t, Config{Envelopes: 8, Need: 3})
 		r := s.send("x")
 		l := s.dialed[0]
@@ -231,7 +231,7 @@ func TestNeedWhileDialing(t *testing.T) {
 	s.e.Lock()
 	_, err := s.e.admitHello(scriptCarrier{s}, "conn", &g, true)
 	s.e.Unlock()
-	require.ErrorContains(t, err, "the peer needs 9 envelopes (its Config.Need), 8 are guaranteed")
+	require.ErrorContains(t, err, "the peer needs 9 envelopes (its na.Config.Need), 8 are guaranteed")
 	require.Empty(t, s.cuts[l])
 	g.Need = 0
 	s.drain(l)

@@ -102,7 +102,7 @@ func (e *endpoint) checkGreeting(g *frame.Greeting, dialled bool) error {
 	}
 	if need := e.dom.cfg.Need; int(g.Envelopes) < need {
 		return WithText(ErrNoMemory, fmt.Sprintf(
-			"the peer guarantees %d envelopes, want at least %d (Config.Need)", g.Envelopes, need))
+			"the peer guarantees %d envelopes, want at least %d (na.Config.Need)", g.Envelopes, need))
 	}
 	return nil
 }

@@ -146,7 +146,7 @@ func (l *session) hasSuccessorLocked() bool {
 func (l *session) tickRetiring(now time.Duration) {
 	switch r := l.retiring; {
 	case r.by != 0 && now >= r.by:
-		l.failWith(WithText(ErrPeerLost, fmt.Sprintf("peer lost: %s; operations still in flight after %v (Config.CertificateGrace)",
+		l.failWith(WithText(ErrPeerLost, fmt.Sprintf("peer lost: %s; operations still in flight after %v (na.Config.CertificateGrace)",
 			r.why, l.e.dom.cfg.CertificateGrace)))
 	case l.state == stateUp && l.keepUntil <= now && l.mayLeave():
 		l.askToLeave()

@@ -56,7 +56,7 @@ func (d *domain) reserveStream() (ofRoom bool, err error) {
 	}
 	switch {
 	case left < StreamReserve:
-		return false, WithText(ErrNoMemory, fmt.Sprintf("cannot reserve %d bytes for a stream: %d of %d bytes left (Config.%s)",
+		return false, WithText(ErrNoMemory, fmt.Sprintf("cannot reserve %d bytes for a stream: %d of %d bytes left (na.Config.%s)",
 			StreamReserve, max(left, 0), total, field))
 	case ofRoom:
 		d.room += StreamReserve

@@ -1091,7 +1091,7 @@ func TestBudget(t *testing.T) {
 	s.keepBusy(second)
 	_, err = admit(3)
 	require.ErrorIs(t, err, ErrNoMemory)
-	require.ErrorContains(t, err, "want 4 of 4160 bytes, at least 1, have 0 with 10 of 29130 bytes left (Config.Budget)")
+	require.ErrorContains(t, err, "want 4 of 4160 bytes, at least 1, have 0 with 10 of 29130 bytes left (na.Config.Budget)")
 	require.Equal(t, 7*each, s.nctx.Stats().Reserved)
 
 	// The room of a session is free again when its last envelope is accepted.

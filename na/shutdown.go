@@ -230,7 +230,7 @@ func (s *Shutdown) timeUp(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if _, bounded := ctx.Deadline(); !bounded && s.now()-s.start >= linger {
-		return WithText(ErrTimeout, fmt.Sprintf("not complete within %v (Config.Linger)", max(linger, 0)))
+		return WithText(ErrTimeout, fmt.Sprintf("not complete within %v (na.Config.Linger)", max(linger, 0)))
 	}
 	return nil
 }

@@ -176,7 +176,7 @@ func TestShutdownWaits(t *testing.T) {
 			c, _ = open(t, Config{Linger: -1}, never)
 			err = c.Shutdown(context.Background())
 			require.ErrorIs(t, err, ErrTimeout)
-			require.ErrorContains(t, err, "Config.Linger")
+			require.ErrorContains(t, err, "(na.Config.Linger)")
 			require.ErrorContains(t, err, "1 ")
 			require.True(t, c.Closed())
 

@@ -78,7 +78,7 @@ func TestMethodTimeout(t *testing.T) {
 			require.Equal(t, fate, qs.FateOf(err))
 			_, remote := hg.RemoteOf(err)
 			require.True(t, remote, "it was at the target")
-			require.ErrorContains(t, err, limit.String()+" at the target (qs.Timeout, hg.RPC.Timeout)")
+			require.ErrorContains(t, err, limit.String()+" at the target (set by qs.Timeout or hg.RPC.Timeout)")
 		}
 		_, err = wait.Call(ctx, to, "")
 		timedOut(err, qs.Ran)

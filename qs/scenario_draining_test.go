@@ -233,9 +233,9 @@ func TestInterruptedHandler(t *testing.T) {
 			}
 			return until(ctx, own)
 		})
-		require.ErrorContains(t, n.Serve(ctx), "not complete within 1s (Config.ShutdownTimeout)")
+		require.ErrorContains(t, n.Serve(ctx), "not complete within 1s (qs.Config.ShutdownTimeout)")
 	})
-	const interrupted = "target: interrupted by the shutdown of the process: not complete within 1s (Config.ShutdownTimeout)"
+	const interrupted = "target: interrupted by the shutdown of the process: not complete within 1s (qs.Config.ShutdownTimeout)"
 	w.Go("client", func() {
 		w.Sleep(time.Millisecond)
 		n := simulated(t, w, "sim://", qs.Config{})

@@ -181,7 +181,7 @@ func TestResultCannotBeSent(t *testing.T) {
 					require.Equal(t, hg.ErrOverflow, qs.CodeOf(err))
 					remote, _ := hg.RemoteOf(err)
 					require.Equal(t, hg.ErrOverflow, remote.Code)
-					require.ErrorContains(t, err, "exceeds the target's hg.Config.MaxOutput of 10000; lend a qs.Sink")
+					require.ErrorContains(t, err, "exceeds the target's hg.Config.MaxOutput of 10000; use a qs.Sink or a bulk.Handle")
 					require.Equal(t, qs.Ran, qs.FateOf(err))
 					continue
 				}
@@ -191,7 +191,7 @@ func TestResultCannotBeSent(t *testing.T) {
 			small := peer(t, open(t, addr, qs.Config{HG: hg.Config{MaxOutput: 50}}), n.Addr().String())
 			_, err := echo.Call(testContext(t), small, 64)
 			require.ErrorIs(t, err, hg.ErrOverflow)
-			require.ErrorContains(t, err, "output of 66 bytes exceeds this process's hg.Config.MaxOutput of 50; lend a qs.Sink")
+			require.ErrorContains(t, err, "output of 66 bytes exceeds this process's hg.Config.MaxOutput of 50; use a qs.Sink or a bulk.Handle")
 			require.Equal(t, qs.Ran, qs.FateOf(err))
 		}
 	})

@@ -225,7 +225,7 @@ func testGERExample(t *testing.T, tr transport, spare int) {
 	if spare == 0 {
 		late.driveUntil(func() bool { return late.ended == 1 })
 		require.ErrorIs(t, late.fail, na.ErrUnreachable)
-		require.ErrorContains(t, late.fail, fmt.Sprintf("have 0 with 0 of %d bytes left (Config.Budget)", guaranteed))
+		require.ErrorContains(t, late.fail, fmt.Sprintf("have 0 with 0 of %d bytes left (na.Config.Budget)", guaranteed))
 	} else {
 		late.driveUntil(func() bool { return late.ended == spare && late.nctx.Stats().Peers == 1 })
 		require.NoError(t, late.fail)
