@@ -2,6 +2,7 @@ package hg
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -46,9 +47,9 @@ type ShutdownError struct {
 	// Open describes the handlers and handles counted above and the peers of the unconfirmed
 	// messages. It contains the first 32 descriptions, handlers and handles first.
 	Open []string
-	// Err is the cause of the context, ErrTimeout if na.Config.Linger has expired, ErrPeerLost if
-	// only acknowledgements from lost peers are missing, or na.ErrBusy if all operations completed
-	// by themselves.
+	// Err is the cause of the context, ErrTimeout if na.Config.Linger or qs.Config.ShutdownTimeout
+	// has expired, ErrPeerLost if only acknowledgements from lost peers are missing, or na.ErrBusy if
+	// all operations completed by themselves.
 	Err error
 }
 
@@ -168,7 +169,13 @@ func cutOffError(ctx context.Context, err error) error {
 	if err == nil {
 		return errClosed
 	}
-	return na.WithText(ErrClosed, fmt.Sprintf("interrupted by the shutdown of the process: %v", shutdownCause(ctx, err)))
+	err = shutdownCause(ctx, err)
+	text := err.Error()
+	// Callers must not take the text of a context's error for that of their own deadline.
+	if errors.Is(err, context.Cause(ctx)) {
+		text = "the context of Shutdown ended: " + text
+	}
+	return na.WithText(ErrClosed, "interrupted by the shutdown of the process: "+text)
 }
 
 // closeReason returns the cause with which the contexts of handlers are canceled when c is shut
