@@ -99,7 +99,7 @@ func Create(hctx *hg.Context, opts Options, segs ...[]byte) (*Handle, error) {
 		return nil, fmt.Errorf("bulk: create: Options.Peer with Options.Access LocalOnly: %w", hg.ErrInvalid)
 	}
 	if hctx.NA().Closing() {
-		return nil, na.WithText(hg.ErrClosed, "bulk: create: the context is closed")
+		return nil, na.WithText(hg.ErrClosed, "bulk: create: the hg.Context is closed")
 	}
 	cls := hctx.NA().Class()
 	var mem *na.Mem

@@ -115,7 +115,7 @@ func (f *flow) waitUntil(ctx context.Context, over func() bool) error {
 	case ctx.Err() != nil:
 		return hg.ErrCanceled
 	}
-	return na.WithText(hg.ErrClosed, "the context is closed")
+	return na.WithText(hg.ErrClosed, "the hg.Context is closed")
 }
 
 // wrapError returns err, with which the stream failed after moved bytes, as an *Error. If the

@@ -155,7 +155,7 @@ func transfer(hctx *hg.Context, spec Spec, of requestInfo, done DoneFunc) (*Op, 
 		return nil, &Error{Dir: spec.Dir, Peer: peer, Size: spec.Size, Err: err}
 	}
 	if hctx.NA().Closing() {
-		return refused(na.WithText(hg.ErrClosed, "the context is closed"))
+		return refused(na.WithText(hg.ErrClosed, "the hg.Context is closed"))
 	}
 	if !spec.Local.mem().Acquire() { // released by complete, or below if an error is returned
 		return refused(na.WithText(hg.ErrClosed, "the local handle is closed"))

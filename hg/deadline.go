@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/na"
 )
 
@@ -25,7 +26,7 @@ var (
 	errDeadlineOver   = na.WithText(ErrTimeout, "deadline exceeded")
 	errClosing        = na.WithText(ErrClosed, "the process is shutting down")
 	errDraining       = na.WithText(ErrDraining, "the target is shutting down")
-	errClosed         = na.WithText(ErrClosed, "the process has shut down or closed its node")
+	errClosed         = na.WithText(ErrClosed, errtext.Closed)
 	errAbandoned      = na.WithText(ErrCanceled, "the origin has abandoned the call")
 	errLost           = na.WithText(ErrPeerLost, "the session with the origin has ended")
 	errRequestEnded   = na.WithText(ErrCanceled, "the request has ended")

@@ -82,4 +82,4 @@ func (c *Context) Post(fn func()) error {
 	return err
 }
 
-var errDrained = na.WithText(ErrClosed, "the context is closed and drained")
+var errDrained = na.WithText(ErrClosed, "the hg.Context is closed and drained")

@@ -107,7 +107,7 @@ func (h *Handle) Withdraw(timeout time.Duration, cb WithdrawFunc) error {
 		return nil
 	}
 	if !h.ctx.nctx.Upper().Hold() {
-		return misuseError("withdraw", h.Name(), h.addr, ErrClosed, "the context is closed and drained")
+		return misuseError("withdraw", h.Name(), h.addr, ErrClosed, "the hg.Context is closed and drained")
 	}
 	defer h.ctx.nctx.Upper().Unhold()
 	h.refs.Add(1) // held until runInTrigger

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quicksilver-rpc/quicksilver/internal/errtext"
 	"github.com/quicksilver-rpc/quicksilver/internal/frame"
 	"github.com/quicksilver-rpc/quicksilver/internal/simhook"
 	"github.com/quicksilver-rpc/quicksilver/internal/timeheap"
@@ -470,7 +471,7 @@ func (e *endpoint) shutDown() {
 		e.finishOpLocked(o, Result{Err: ErrClosed})
 	}
 	for _, l := range e.sortedSessions() {
-		l.close(ErrClosed, ErrClosed, "the process has shut down or closed its node", false)
+		l.close(ErrClosed, ErrClosed, errtext.Closed, false)
 	}
 	// The timers of calls have already been removed with the sessions.
 	for o, _ := e.timers.First(); o != nil; o, _ = e.timers.First() {

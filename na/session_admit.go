@@ -123,7 +123,7 @@ func (e *endpoint) Admit(c carrier.Carrier, conn any, g *frame.Greeting, verifie
 // admitHello implements Admit. Its result has the concrete type.
 func (e *endpoint) admitHello(c carrier.Carrier, conn any, g *frame.Greeting, verified bool) (*session, error) {
 	if e.shut {
-		return nil, WithText(ErrClosed, "the context is closed")
+		return nil, WithText(ErrClosed, "the na.Context is closed")
 	}
 	if err := e.checkGreeting(g, false); err != nil {
 		return nil, err

@@ -18,7 +18,8 @@ import (
 // the handler's context.
 func TestStreamCutOffByShutdown(t *testing.T) {
 	t.Parallel()
-	const own, peers, left = "qs: node closed", "session closed by peer: the process has shut down or closed its node", "the process has shut down or closed its node"
+	const left = "the process has shut down or closed its qs.Node or na.Context"
+	const own, peers = "qs: node closed", "session closed by peer: " + left
 	const shut = "interrupted by the shutdown of the process: the context of Shutdown ended: context deadline exceeded"
 	for how, want := range map[string]struct{ receive, send, handler string }{
 		"server shuts down": {"target: " + shut + " (ran", "EOF", shut}, // the cause that the handler returns, once

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// Closed is the reason that a process sends to its peers when it closes a context of package na.
+const Closed = "the process has shut down or closed its qs.Node or na.Context"
+
 // Suffix returns the given facts in parentheses, preceded by a space and separated by commas. Empty
 // facts are omitted. Suffix returns "" if all are empty.
 func Suffix(facts ...string) string {
