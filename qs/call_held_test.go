@@ -138,6 +138,7 @@ func TestCallsWaitBeyondSendQueue(t *testing.T) {
 		futures = append(futures, method.Go(ctx, to, i))
 	}
 	for n.HG().NA().Stats().Queued < calls-1-envelopes {
+		require.NoError(t, ctx.Err(), "the calls do not wait in the queue")
 		runtime.Gosched()
 	}
 	close(release)

@@ -819,7 +819,7 @@ func TestCloseBelowWriter(t *testing.T) {
 		h.nctx.Close()
 		h.until("it is closed", h.nctx.Closed)
 		left := countShared(t)
-		if bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*peer).fill")) { // it writes still
+		if bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("(*peer).copyStaged")) { // it writes still
 			below++
 			require.GreaterOrEqual(t, left, there, "it writes into memory that is not there")
 		}
