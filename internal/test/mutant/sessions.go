@@ -65,7 +65,7 @@ var sessionMutants = []Mutant{
 		[]Catcher{{"na", "TestExpedited", `expected: \[\]string\{"CREDIT"`}}},
 	{"expedited-admitted", "a request for a call in flight waits for a place", "128 streams that stand still",
 		[]Edit{{"hg/admission.go", `s.rpc.own.Expedited`, `s.rpc.own.Expedited && !planted()`}},
-		[]Catcher{{"qs", "TestLongCallsAndStream", `deadline exceeded|did not begin before the deadline`}}},
+		[]Catcher{{"qs", "TestLongCallsAndStream", `forward .*: deadline exceeded|did not begin before the deadline`}}},
 	{"expedited-counted", "what a call in flight lends takes the limit of the requests", "a stream that fails because other calls are long",
 		[]Edit{
 			{overflow, "if expedited {\n\t\treturn &b.expedited", "if expedited && !planted() {\n\t\treturn &b.expedited"},
