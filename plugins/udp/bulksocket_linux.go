@@ -21,13 +21,13 @@ import (
 // The shared socket's lock guards the fields.
 type bulkSocket struct {
 	s     *pollSocket
-	fd    int                 // -1 if the socket is not open
-	final bool                // whether open has succeeded, or failed for a reason that will not go away
+	fd    int  // -1 if the socket is not open
+	final bool // whether open has succeeded, or failed for a reason that will not go away
 	// retryAt is the time after which open may be called again.
 	retryAt time.Time
-	ids   [256]carrier.PollID // indexed by context number; valid if watched
-	turn  bulkTurn
-	size  int // size in bytes that is expected of a message: the mean of the last read, or little less than before
+	ids     [256]carrier.PollID // indexed by context number; valid if watched
+	turn    bulkTurn
+	size    int // size in bytes that is expected of a message: the mean of the last read, or little less than before
 	// watched is whether the poller of a context reads the socket, indexed by context number.
 	watched [256]bool
 	// active reports whether Peek reads the socket without being asked to by the poller. It is set when
