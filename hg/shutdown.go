@@ -169,10 +169,10 @@ func cutOffError(ctx context.Context, err error) error {
 	if err == nil {
 		return errClosed
 	}
-	err = shutdownCause(ctx, err)
-	text := err.Error()
+	cause := shutdownCause(ctx, err)
+	text := cause.Error()
 	// Callers must not take the text of a context's error for that of their own deadline.
-	if errors.Is(err, context.Cause(ctx)) {
+	if cause == err && errors.Is(err, context.Cause(ctx)) {
 		text = "the context of Shutdown ended: " + text
 	}
 	return na.WithText(ErrClosed, "interrupted by the shutdown of the process: "+text)
