@@ -311,13 +311,10 @@ func (s *gossip) Leave(ctx context.Context) error {
 
 // leaveMemberlist calls memberlist's Leave, with which the others drop this process at once instead of when it no longer
 // answers probes. They know already that it is leaving, so the wait is short: memberlist makes no announcement, and waits
-// for it nevertheless, if it refutes a suspicion at the same moment.
+// for it nevertheless, if it refutes a suspicion at the same moment. ctx must have a deadline.
 func (s *gossip) leaveMemberlist(ctx context.Context) {
-	limit := 10 * s.options.Probe
-	if at, ok := ctx.Deadline(); ok {
-		limit = min(limit, max(time.Until(at), time.Millisecond))
-	}
-	if err := s.list.Leave(limit); err != nil {
+	at, _ := ctx.Deadline()
+	if err := s.list.Leave(min(10*s.options.Probe, max(time.Until(at), time.Millisecond))); err != nil {
 		s.options.Logger.Debug("memberlist's Leave was not confirmed", "err", err)
 	}
 }

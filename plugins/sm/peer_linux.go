@@ -54,7 +54,7 @@ type peer struct {
 	filling      int                   // number of goroutines writing to the area
 	touched      int                   // number of bytes of the area's room for bodies that are backed by memory
 	blocked      bool                  // whether the rings are full, so that sending resumes when the peer has read a message
-	inResume     bool                  // whether p is in the context's resume list
+	inResume     bool                  // whether p is in the context's resume queue; quota is renewed when Poll takes it
 	quota        int                   // number of pieces of bulk data that may still be sent before Poll continues
 	sameUser     bool                  // whether the peer's process belongs to the same user
 	remote       string                // text form of the peer's process, and of its user if different
